@@ -1,0 +1,312 @@
+"""The engine protocol: what runs one model, and how a third party adds another.
+
+An engine gives *sessions*. A session is a cache of one growing prefix, never the truth: every call names the
+whole prefix it assumes (`Prefix`: length, digest, and the ids to rebuild it from), so an engine that lost,
+evicted or never had the cache recomputes it and the caller notices only in `Usage.cached`.
+
+To add an engine, choose the level that fits:
+
+* The backend takes full prefixes (an HTTP server, a library with its own prefix cache): subclass `PrefixEngine`
+  and write `stream` (and `logprob` if it can). Sessions, confirm-or-resume at stop ids, and forks are inherited.
+* The backend can keep state between calls and look at each token as it is sampled: subclass `Engine` and `Session`.
+
+Either way `SegmentMatcher.push` is called for every sampled token, in order, and generation stops when it returns
+True. Errors are raised as `EngineError` (or a subclass), never swallowed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from baton.boundary import Feature, SegmentMatcher
+from baton.vocabulary import Vocabulary
+
+
+class EngineError(Exception):
+    """An engine could not do a call. `retryable` says whether the same call may succeed later."""
+
+    retryable = False
+
+
+class EngineLostError(EngineError):
+    """The engine (server, process, device) went away in the middle of a call."""
+
+    retryable = True
+
+
+class UnsupportedError(EngineError):
+    """The engine cannot give what was asked; the message names the feature and an engine that can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are drawn. Temperature 0 is greedy; `top_k` 0, `top_p` 1 and `min_p` 0 switch each filter off."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+
+    def __post_init__(self) -> None:
+        checks = (
+            ("temperature", self.temperature >= 0, "use 0 (greedy) or a positive number"),
+            ("top_p", 0 < self.top_p <= 1, "use a number in (0, 1]"),
+            ("top_k", self.top_k >= 0, "use 0 (off) or a positive count"),
+            ("min_p", 0 <= self.min_p < 1, "use a number in [0, 1)"),
+        )
+        for name, good, remedy in checks:
+            if not good:
+                raise ValueError(f"sampling.{name}: {getattr(self, name)!r} is out of range; {remedy}")
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Features asked of a segment, by token or at its end.
+
+    `features` are numbers of each token's predictive distribution before any sampling filter, at temperature 1
+    (entropy in nats). `top` asks for that many (id, log-probability) pairs a token. `hidden` asks for the last
+    hidden state that predicts each token (`"tokens"`: `[tokens, width]`) or the state of the last kept token
+    (`"end"`: `[width]`).
+    """
+
+    features: frozenset[Feature] = frozenset()
+    top: int = 0
+    hidden: Literal["", "end", "tokens"] = ""
+
+    def __or__(self, other: Read) -> Read:
+        order = ("", "end", "tokens")
+        hidden = max(self.hidden, other.hidden, key=order.index)
+        return Read(self.features | other.features, max(self.top, other.top), hidden)
+
+
+NOTHING = Read()
+
+
+def uniform(seed: int, position: int) -> float:
+    """The random number in [0, 1) of the token at `position` (tokens from the start of the prompt) under `seed`.
+
+    Counter-based, so a token's draw depends on nothing that happened before it: a segment cut into two calls, or
+    run in another batch, samples the same tokens.
+    """
+    digest = hashlib.blake2b(f"{seed}:{position}".encode(), digest_size=7).digest()
+    return (int.from_bytes(digest, "big") >> 3) / (1 << 53)
+
+
+_MODULUS, _BASE = (1 << 61) - 1, 0x9E3779B97F4A7C15 % ((1 << 61) - 1)
+
+
+def roll(digest: int, ids: Sequence[int]) -> int:
+    """Polynomial hash of a prefix extended by `ids`; depends on the ids only, not on how they were cut."""
+    for i in ids:
+        digest = (digest * _BASE + i + 1) % _MODULUS
+    return digest
+
+
+class Prefix:
+    """Token ids from the first token of the prompt on, as a chain: extending one does not copy what went before."""
+
+    __slots__ = ("digest", "length", "parent", "tail")
+
+    def __init__(self, tail: Sequence[int] = (), parent: Prefix | None = None):
+        self.parent, self.tail = parent, tuple(tail)
+        self.length: int = len(self.tail) + (parent.length if parent else 0)
+        self.digest: int = roll(parent.digest if parent else 0, self.tail)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def extend(self, ids: Sequence[int]) -> Prefix:
+        return Prefix(ids, self) if ids else self
+
+    def ids(self, start: int = 0) -> list[int]:
+        """Ids from position `start` on."""
+        parts: list[tuple[int, ...]] = []
+        link: Prefix | None = self
+        while link is not None and link.length > start:
+            parts.append(link.tail[max(0, start - (link.length - len(link.tail))) :])
+            link = link.parent
+        return [i for part in reversed(parts) for i in part]
+
+
+@dataclass(slots=True)
+class Call:
+    """One request: continue `prefix` until `matcher` is decided or `cap` tokens are sampled."""
+
+    prefix: Prefix
+    matcher: SegmentMatcher
+    cap: int
+    sampling: Sampling = field(default_factory=Sampling)
+    seed: int = 0
+    read: Read = NOTHING
+
+
+@dataclass(slots=True)
+class Usage:
+    """What a call cost: prefix tokens, how many of them were found in a cache, and the tokens computed beside them."""
+
+    prompt: int = 0
+    cached: int = 0
+    sampled: int = 0
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Some sampled tokens. Lists other than `ids` are empty unless asked for by `Read`.
+
+    `first` and `last` are clock readings (seconds, the event loop's clock) of the first and last token in the chunk,
+    taken where they were sampled. `usage` is set on the last chunk of a call.
+    """
+
+    ids: list[int]
+    first: float
+    last: float
+    features: list[dict[Feature, float]] = field(default_factory=list)
+    top: list[list[tuple[int, float]]] = field(default_factory=list)
+    hidden: list[Any] = field(default_factory=list)
+    usage: Usage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenScore:
+    """Log-probability (nats, temperature 1) of a given token under a model, and the token that model prefers."""
+
+    logprob: float
+    argmax: int
+    argmax_logprob: float
+
+
+class Session(ABC):
+    """A cache of one growing prefix. One call at a time; concurrent branches `fork`."""
+
+    @abstractmethod
+    def generate(self, call: Call) -> AsyncIterator[Chunk]:
+        """Samples after `call.prefix`, pushing every token into `call.matcher`, until it is decided or at the cap.
+
+        Closing the iterator, or cancelling the task that reads it, frees the engine within one step.
+
+        Raises:
+            EngineError: the call could not be done.
+        """
+
+    @abstractmethod
+    async def logprob(self, prefix: Prefix, ids: Sequence[int]) -> tuple[list[TokenScore], Usage]:
+        """Scores `ids` as a continuation of `prefix`: one `TokenScore` an id, and what that cost.
+
+        Raises:
+            UnsupportedError: the engine cannot score given tokens.
+        """
+
+    async def extend(self, prefix: Prefix) -> None:  # noqa: B027
+        """Optional hint: compute the cache for `prefix` now."""
+
+    def rewind(self, length: int) -> None:  # noqa: B027
+        """Optional hint: cached tokens from position `length` on will not be used again."""
+
+    @abstractmethod
+    def fork(self) -> Session:
+        """A second session that starts from what this one has cached."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Frees the cache. Idempotent."""
+
+
+class Engine(ABC):
+    """What runs one model. `kind` is the engine's name in configurations and results."""
+
+    kind: str
+    vocabulary: Vocabulary
+
+    @abstractmethod
+    def open(self, prompt: Sequence[int]) -> Session:
+        """A session whose prefixes all begin with `prompt` (token ids)."""
+
+    @abstractmethod
+    def render(self, messages: Sequence[dict[str, str]], *, thinking: bool = True) -> list[int]:
+        """Prompt ids of a conversation by the model's own chat template, ready for the assistant's first token."""
+
+    @abstractmethod
+    def metrics(self) -> dict[str, float]:
+        """Counters since the engine started (tokens, steps, cache hits, bytes ...), for reports and load control."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Cancels what is running and frees the model. Idempotent."""
+
+
+class PrefixEngine(Engine):
+    """An engine whose backend takes a full prefix a request. Subclasses write `stream`; sessions are inherited."""
+
+    @abstractmethod
+    def stream(
+        self, ids: Sequence[int], stop_ids: frozenset[int], cap: int, sampling: Sampling, seed: int, read: Read
+    ) -> AsyncIterator[Chunk]:
+        """Samples up to `cap` tokens after `ids`, stopping after the first token that is in `stop_ids` (kept in the
+        chunk). The last chunk carries `usage`."""
+
+    async def logprob(self, ids: Sequence[int], count: int) -> tuple[list[TokenScore], Usage]:
+        """Scores the last `count` of `ids`."""
+        raise UnsupportedError(f"engine.kind: {self.kind!r} cannot score given tokens; use 'transformers'")
+
+    def open(self, prompt: Sequence[int]) -> Session:
+        return PrefixSession(self)
+
+
+class PrefixSession(Session):
+    """The inherited session: stop at a superset of stop ids, confirm with the matcher, resume if it was not a match.
+
+    While some match is undecided it goes on one token at a time, so that at most one token is sampled in vain.
+    """
+
+    def __init__(self, engine: PrefixEngine):
+        self.engine = engine
+
+    async def generate(self, call: Call) -> AsyncIterator[Chunk]:
+        ids, matcher, left = call.prefix.ids(), call.matcher, call.cap
+        total = Usage(prompt=len(ids))
+        done, calls = False, 0
+        while not done and left > 0:
+            cap = 1 if matcher.open else left
+            stream = self.engine.stream(ids, matcher.stop_ids, cap, call.sampling, call.seed, call.read)
+            used = Usage()
+            async with aclosing(stream) as chunks:  # type: ignore[type-var]
+                async for chunk in chunks:
+                    used, chunk.usage = chunk.usage or used, None
+                    for n, i in enumerate(chunk.ids):
+                        ids.append(i)
+                        left -= 1
+                        done = matcher.push(i, chunk.features[n] if chunk.features else None)
+                        if done:
+                            _truncate(chunk, n + 1)
+                            break
+                    yield chunk
+                    if done:
+                        break
+            # Only the first request's prefix was there before the call; what a resumed one re-sends is not new work.
+            total.cached = used.cached if calls == 0 else total.cached
+            total.sampled += used.sampled
+            calls += 1
+            if used.sampled == 0 and not done:
+                raise EngineError(f"engine {self.engine.kind!r} ended a request without a token")
+        now = chunk.last if calls else 0.0
+        yield Chunk(ids=[], first=now, last=now, usage=total)
+
+    async def logprob(self, prefix: Prefix, ids: Sequence[int]) -> tuple[list[TokenScore], Usage]:
+        return await self.engine.logprob([*prefix.ids(), *ids], len(ids))
+
+    def fork(self) -> Session:
+        return PrefixSession(self.engine)
+
+    def close(self) -> None:
+        return None
+
+
+def _truncate(chunk: Chunk, count: int) -> None:
+    """Drops the tokens of a chunk that came after the one that decided the segment."""
+    for name in ("ids", "features", "top", "hidden"):
+        del getattr(chunk, name)[count:]
