@@ -1,0 +1,340 @@
+"""Configuration files: a pair (`pair.yaml`) and a recipe (`compare.yaml`), checked field by field.
+
+Every mistake is a `ConfigError` with one line a mistake: the file, the field, the value and the remedy.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from baton.engines.base import Sampling
+
+EngineKind = Literal["transformers"]
+M = TypeVar("M", bound=BaseModel)
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used; one readable line a mistake."""
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _keyed(field: str) -> BeforeValidator:
+    """Lets a bare string stand for a mapping with only that field."""
+    return BeforeValidator(lambda value: {field: value} if isinstance(value, str) else value)
+
+
+class ModelConfig(Strict):
+    """One model of a pair and the engine that runs it."""
+
+    model: str = Field(min_length=1)
+    """A folder (absolute, or relative to the YAML's folder), a hub id, or `nano:target` / `nano:draft`."""
+    engine: EngineKind = "transformers"
+    device: str = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """`auto`: float32 on a CPU, the checkpoint's own elsewhere."""
+    cache_mb: int = Field(default=1024, ge=1)
+    """Bound on the engine's key-value caches, in MiB."""
+    max_batch: int = Field(default=32, ge=1)
+    """Requests that run in one step."""
+    trust_remote_code: bool = False
+    revision: str | None = None
+
+
+class BudgetConfig(Strict):
+    """Kept tokens of one answer, and how many of them thinking may not use."""
+
+    tokens: int = Field(default=4096, ge=1)
+    answer_reserve: int = Field(default=512, ge=0)
+
+    @model_validator(mode="after")
+    def _fits(self) -> BudgetConfig:
+        if self.answer_reserve >= self.tokens:
+            raise ValueError(
+                f"answer_reserve: {self.answer_reserve} leaves nothing of {self.tokens} tokens; use a smaller reserve"
+            )
+        return self
+
+
+class PairConfig(Strict):
+    """A target, a draft, and how they are sampled unless a recipe says otherwise."""
+
+    name: str = Field(min_length=1)
+    target: Annotated[ModelConfig, _keyed("model")]
+    draft: Annotated[ModelConfig, _keyed("model")]
+    sampling: Sampling = Sampling()
+    budget: BudgetConfig = BudgetConfig()
+    system: str | None = None
+    """System prompt; none if null."""
+    thinking: bool = True
+    """Whether the chat template is asked for a thinking phase."""
+
+
+NANO_PAIR = PairConfig(
+    name="nano",
+    target=ModelConfig(model="nano:target"),
+    draft=ModelConfig(model="nano:draft"),
+    budget=BudgetConfig(tokens=768, answer_reserve=64),
+)
+"""The pair that is shipped with the package; a recipe calls it `nano`."""
+
+
+class FieldNames(Strict):
+    """What the columns of a question file are called. A column that is not in the file leaves its field empty."""
+
+    id: str = "id"
+    question: str = "question"
+    answer: str = "answer"
+    level: str = "level"
+
+
+class TaskConfig(Strict):
+    """Where questions come from."""
+
+    name: str = "nano"
+    """`nano` for the generated problems; any other name goes with a `path`."""
+    path: str | None = None
+    """JSONL or Parquet file, relative to the recipe's folder; `{split}` in it is replaced by the split's name."""
+    fields: FieldNames = FieldNames()
+
+    @model_validator(mode="after")
+    def _named(self) -> TaskConfig:
+        if self.name == "nano" and self.path is not None:
+            raise ValueError(f"path: {self.path!r} goes with a task of your own; give task.name another name than nano")
+        if self.name != "nano" and self.path is None:
+            raise ValueError(f"name: {self.name!r} has no questions; use nano, or set task.path to a file")
+        return self
+
+
+class CalibrationConfig(Strict):
+    """Questions on which operating points are measured. Never the test split."""
+
+    split: str = "calibration"
+    limit: int = Field(default=60, ge=1)
+
+
+class RouterConfig(Strict):
+    """One arm of a comparison."""
+
+    router: str = Field(min_length=1)
+    label: str = ""
+    """Name of the arm; the router's name if empty."""
+    knobs: dict[str, Any] = {}
+    share_of: str | None = None
+    """Label of an arm whose target share, measured on calibration questions, becomes this arm's `share` knob."""
+
+    @property
+    def name(self) -> str:
+        return self.label or self.router
+
+
+class LatencyConfig(Strict):
+    """The latency pass: a few questions, arms interleaved question by question."""
+
+    limit: int = Field(default=30, ge=1)
+    concurrency: int = Field(default=1, ge=1)
+    warmup: int = Field(default=2, ge=0)
+    """Questions answered before the clock counts; their answers are dropped."""
+
+
+class RecipeConfig(Strict):
+    """One comparison: questions x arms x samples."""
+
+    name: str = Field(min_length=1)
+    pair: PairConfig
+    task: Annotated[TaskConfig, _keyed("name")] = TaskConfig()
+    split: str = "test"
+    calibration: CalibrationConfig = CalibrationConfig()
+    routers: list[Annotated[RouterConfig, _keyed("router")]] = Field(min_length=1)
+    samples: int = Field(default=1, ge=1)
+    limit: int | None = Field(default=None, ge=1)
+    """Questions of the quality pass; all if null."""
+    seed: int = 0
+    concurrency: int = Field(default=8, ge=1)
+    """Answers in flight in the quality pass."""
+    latency: LatencyConfig | None = LatencyConfig()
+    """Null leaves the latency pass out."""
+    sampling: Sampling | None = None
+    """In place of the pair's."""
+    budget: BudgetConfig | None = None
+    """In place of the pair's."""
+    retries: int = Field(default=2, ge=0)
+    """Further attempts for an answer that failed."""
+    grader_timeout_s: float = Field(default=5.0, gt=0)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> RecipeConfig:
+        names = [r.name for r in self.routers]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"routers: {name!r} stands there twice; give each arm its own label")
+        for n, arm in enumerate(self.routers):
+            if arm.share_of is None:
+                continue
+            others = [r.name for r in self.routers if r.name != arm.name and r.share_of is None]
+            if arm.share_of not in others:
+                hint = _nearest(arm.share_of, others)
+                raise ValueError(
+                    f"routers[{n}].share_of: {arm.share_of!r} is no other arm{hint}; use another arm's label"
+                )
+            if "share" in arm.knobs:
+                raise ValueError(f"routers[{n}]: knobs.share and share_of exclude each other; drop one")
+        if self.split == self.calibration.split:
+            raise ValueError(f"calibration.split: {self.split!r} is the split under test; name another one")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A recipe and the folders that its relative paths start from."""
+
+    config: RecipeConfig
+    path: Path
+    base: Path
+    """Folder of the recipe: question files and knobs."""
+    pair_base: Path
+    """Folder of the pair's YAML: model folders."""
+
+
+def load_pair(path: str | Path) -> PairConfig:
+    """Reads a pair's YAML; `nano` is the pair that is shipped with the package.
+
+    Raises:
+        ConfigError: the file is missing, is no YAML, or a field is wrong.
+    """
+    if str(path) == "nano":
+        return NANO_PAIR
+    return validate(PairConfig, read_yaml(Path(path)), str(path))
+
+
+def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
+    """Reads a recipe's YAML with its pair, which may be a path, `nano`, or written out in place.
+
+    `overrides` replaces fields by dotted name (`{"latency.limit": 10}`).
+
+    Raises:
+        ConfigError: a file is missing, is no YAML, or a field is wrong.
+    """
+    path = Path(path)
+    data = read_yaml(path)
+    for name, value in (overrides or {}).items():
+        _replace(data, name, value, path)
+    base = pair_base = path.resolve().parent
+    if isinstance(data.get("pair"), str):
+        named = data["pair"]
+        where = "nano" if named == "nano" else base / named
+        data["pair"] = load_pair(where)
+        pair_base = base if named == "nano" else Path(where).resolve().parent
+    return Recipe(validate(RecipeConfig, data, str(path)), path, base, pair_base)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file.
+
+    Raises:
+        ConfigError: the file is missing, is no YAML, or holds something else than a mapping.
+    """
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is no such file; check the path") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error}); give a YAML file") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f"line {mark.line + 1}: " if mark else ""
+        problem = getattr(error, "problem", None) or "unreadable"
+        raise ConfigError(f"{path}: {line}not valid YAML ({problem}); check indentation, colons and quotes") from None
+    if not isinstance(data, dict):
+        found = "empty" if data is None else f"a {type(data).__name__}"
+        raise ConfigError(f"{path}: the file is {found}; it must hold fields, one `name: value` a line")
+    return data
+
+
+def validate(model: type[M], data: Mapping[str, Any], source: str) -> M:
+    """Builds `model` from plain data.
+
+    Raises:
+        ConfigError: a field is wrong; each line begins with `source`.
+    """
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        lines = dict.fromkeys(_line(model, dict(e)) for e in error.errors())
+        raise ConfigError("\n".join(f"{source}: {line}" for line in lines)) from None
+
+
+def _line(model: type[BaseModel], error: dict[str, Any]) -> str:
+    """One mistake as `field: what is wrong; what to do`."""
+    loc, kind, value = error["loc"], error["type"], error["input"]
+    where = _dotted(loc)
+    if kind in {"extra_forbidden", "unexpected_keyword_argument"}:
+        known = _fields_at(model, loc[:-1])
+        return f"{where}: unknown field{_nearest(str(loc[-1]), known)}; use one of {', '.join(known)}"
+    if kind == "missing":
+        return f"{where}: missing; add it"
+    if kind == "literal_error":
+        allowed = error["ctx"]["expected"].replace("'", "").replace(" or ", ", ")
+        return f"{where}: {value!r} is unknown; use one of {allowed}"
+    if kind == "value_error":
+        reason = str(error["ctx"]["error"])
+        parent, _, last = where.rpartition(".")
+        # A dataclass names itself in its own message ("sampling.top_p: ...").
+        if last and reason.startswith(f"{last}."):
+            where = parent
+        return f"{where}.{reason}" if where else reason
+    if kind in {"model_type", "dataclass_type", "dict_type"}:
+        return f"{where}: {value!r} cannot be used; give a group of fields, one `name: value` a line"
+    reason = error["msg"][0].lower() + error["msg"][1:]
+    shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}..."
+    return f"{where}: {shown} cannot be used; {reason}"
+
+
+def _dotted(loc: Sequence[int | str]) -> str:
+    out = ""
+    for part in loc:
+        out += f"[{part}]" if isinstance(part, int) else f".{part}" if out else str(part)
+    return out
+
+
+def _fields_at(model: type[BaseModel], loc: Sequence[int | str]) -> list[str]:
+    """Names of the fields of the model (or dataclass) that stands at `loc`."""
+    here: Any = model
+    for part in loc:
+        if isinstance(part, str):
+            here = _inner(here.model_fields[part].annotation)
+    return [f.name for f in fields(here)] if is_dataclass(here) else list(here.model_fields)
+
+
+def _inner(annotation: Any) -> Any:
+    """The model in `X`, `X | None`, `list[X]` or `Annotated[X, ...]`."""
+    if isinstance(annotation, type) and (issubclass(annotation, BaseModel) or is_dataclass(annotation)):
+        return annotation
+    return next((found for arg in get_args(annotation) if (found := _inner(arg)) is not None), None)
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, known, 1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _replace(data: dict[str, Any], name: str, value: Any, path: Path) -> None:
+    *parents, last = name.split(".")
+    here = data
+    for part in parents:
+        inner = here.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise ConfigError(
+                f"{path}: {name}: {part!r} is no group of fields here, so it cannot be set; edit the file"
+            )
+        here = inner
+    here[last] = value

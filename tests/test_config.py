@@ -1,0 +1,120 @@
+"""Wrong configuration is answered in one line that names the file, the field, the value and the remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from baton.config import NANO_PAIR, ConfigError, load_pair, load_recipe
+
+RECIPES = Path(__file__).parent.parent / "recipes"
+PAIR = {"name": "p", "target": "models/big", "draft": {"model": "models/small"}}
+
+
+def write(path: Path, data: Any) -> Path:
+    path.write_text(data if isinstance(data, str) else yaml.safe_dump(data))
+    return path
+
+
+@pytest.fixture
+def recipe(tmp_path: Path):
+    def make(**changes: Any) -> Path:
+        base = {"name": "r", "pair": PAIR, "routers": ["target", {"router": "draft"}]}
+        return write(tmp_path / "recipe.yaml", {**base, **changes})
+
+    return make
+
+
+def message(path: Path, **overrides: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_recipe(path, overrides)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_bare_string_stands_for_a_model_a_router_and_a_task(recipe):
+    config = load_recipe(recipe(task="nano")).config
+    assert config.pair.target.model == "models/big"
+    assert [r.name for r in config.routers] == ["target", "draft"]
+
+
+def test_a_pair_named_by_path_keeps_its_own_folder(tmp_path, recipe):
+    (tmp_path / "pairs").mkdir()
+    write(tmp_path / "pairs" / "pair.yaml", PAIR)
+    loaded = load_recipe(recipe(pair="pairs/pair.yaml"))
+    assert loaded.config.pair == load_pair(tmp_path / "pairs" / "pair.yaml")
+    assert loaded.pair_base == (tmp_path / "pairs").resolve()
+    assert loaded.base == tmp_path.resolve()
+
+
+def test_overrides_replace_nested_fields_and_are_checked(recipe):
+    path = recipe()
+    config = load_recipe(path, {"latency.limit": 7, "limit": 5}).config
+    assert config.latency is not None
+    assert (config.latency.limit, config.limit) == (7, 5)
+    assert "limit: 0" in message(path, limit=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        (
+            {"pair": {**PAIR, "target": {"model": "m", "engine": "vlm"}}},
+            ["recipe.yaml: pair.target.engine: 'vlm' is unknown; use one of transformers"],
+        ),
+        (
+            {"pair": {**PAIR, "darft": "x"}},
+            ["pair.darft: unknown field", "did you mean 'draft'", "use one of name, target"],
+        ),
+        ({"pair": {"name": "p", "target": "m"}}, ["pair.draft: missing; add it"]),
+        ({"sampling": {"temprature": 1}}, ["sampling.temprature: unknown field", "did you mean 'temperature'"]),
+        ({"sampling": {"top_p": 2}}, ["recipe.yaml: sampling.top_p: 2.0 is out of range; use a number in (0, 1]"]),
+        ({"pair": {**PAIR, "sampling": {"top_k": -1}}}, ["recipe.yaml: pair.sampling.top_k: -1 is out of range"]),
+        ({"budget": {"tokens": 10, "answer_reserve": 10}}, ["budget.answer_reserve: 10 leaves nothing of 10 tokens"]),
+        ({"routers": [{"router": "target", "knob": {}}]}, ["routers[0].knob: unknown field", "did you mean 'knobs'"]),
+        ({"routers": ["target", "target"]}, ["routers: 'target' stands there twice; give each arm its own label"]),
+        ({"routers": []}, ["routers: []"]),
+        (
+            {"routers": ["relaygen", {"router": "random", "share_of": "relaygn"}]},
+            ["routers[1].share_of: 'relaygn'", "did you mean 'relaygen'"],
+        ),
+        ({"split": "calibration"}, ["calibration.split: 'calibration' is the split under test"]),
+        ({"task": "gsm8k"}, ["task.name: 'gsm8k' has no questions", "task.path"]),
+        ({"latency": {"limit": "many"}}, ["latency.limit: 'many' cannot be used; input should be a valid integer"]),
+        ({"latency": 3}, ["latency: 3 cannot be used; give a group of fields"]),
+        ({"pair": "missing.yaml"}, ["missing.yaml: there is no such file"]),
+    ],
+)
+def test_a_wrong_field_is_named_with_its_value_and_the_remedy(recipe, changes, parts):
+    said = message(recipe(**changes))
+    assert all(part in said for part in parts), said
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [("", "the file is empty"), ("- a\n- b\n", "the file is a list"), ("name: [1,\n", "line 2: not valid YAML")],
+)
+def test_a_file_that_is_no_mapping_is_refused(tmp_path, text, part):
+    assert part in message(write(tmp_path / "recipe.yaml", text))
+
+
+def test_each_mistake_has_its_own_line(recipe):
+    with pytest.raises(ConfigError) as caught:
+        load_recipe(recipe(samples=0, seeds=3))
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_a_resolved_recipe_reads_back_the_same(recipe):
+    path = recipe(routers=["target", {"router": "random", "share_of": "target", "label": "r"}])
+    config = load_recipe(path).config
+    assert type(config).model_validate(config.model_dump(mode="json")) == config
+
+
+def test_the_shipped_recipes_load_and_the_shipped_pair_is_the_named_one():
+    assert load_pair(RECIPES / "nano" / "pair.yaml") == load_pair("nano") == NANO_PAIR
+    for name in ("compare", "demo"):
+        config = load_recipe(RECIPES / "nano" / f"{name}.yaml").config
+        assert [r.router for r in config.routers] == ["target", "draft", "random", "relaygen"]
