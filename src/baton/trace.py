@@ -71,16 +71,13 @@ class Segment:
     """Of these, found in the engine's cache."""
     sampled: int = 0
     """Tokens the model sampled for it: kept, overshoot, and those given up when it was cancelled or cut."""
+    overshoot: int = 0
+    """Tokens sampled after the segment's end, to confirm it."""
     kept_tokens: int = 0
     """Tokens of it that stand in the answer."""
     seed: int = 0
     features: dict[str, Any] = field(default_factory=dict)
     """Features asked for, by name: a list with one entry a kept token (`hidden_end`: one for the segment)."""
-
-    @property
-    def overshoot(self) -> int:
-        """Tokens sampled after the segment's end, to confirm it."""
-        return max(0, self.sampled - len(self.ids)) if self.kind is not Kind.INSERT else 0
 
     def to_json(self) -> dict[str, Any]:
         out = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -135,6 +132,8 @@ class Trace:
     """All of one generation."""
 
     question: str = ""
+    """Id of the question (its text where it has none)."""
+    question_text: str = ""
     sample: int = 0
     router: str = ""
     knobs: dict[str, Any] = field(default_factory=dict)
@@ -151,7 +150,7 @@ class Trace:
     seams_differ: int = 0
     """Of these, the ones where re-encoding the text across the seam gives other ids than the ledger holds."""
     finish: str = ""
-    """`end_of_text`, `length` (truncated), `stopped` (by the router), `cancelled` or `failed`."""
+    """`end_of_text`, `length` (truncated), `timeout` (censored) or `stopped` (by the router)."""
     seconds: float = 0.0
     """From start to finish."""
     first_token: float | None = None

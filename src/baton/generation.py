@@ -1,0 +1,943 @@
+"""One answer while it is written: the tree of segments, its ledgers, budget and phase.
+
+A router sees nothing of engines. It starts segments after any node of the tree, scores, decides, commits and
+discards them; the committed path is the answer. Everything it does lands in the `Trace`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import hashlib
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, overload
+
+from baton.boundary import (
+    BUDGET,
+    CANCELLED,
+    END_OF_TEXT,
+    END_OF_THINKING,
+    FAILED,
+    Boundary,
+    End,
+    SegmentMatcher,
+    When,
+)
+from baton.engines.base import NOTHING, Call, Chunk, EngineError, Prefix, Read, Sampling, Session, TokenScore
+from baton.gate import Gate
+from baton.scorers.base import ScoreRequest
+from baton.trace import Decision, HelperCall, Kind, Observation, Phase, Role, Segment, Trace
+from baton.vocabulary import THINK_END, Vocabulary
+
+if TYPE_CHECKING:
+    from baton.pair import Pair
+
+CUT = End("cut")
+"""Ends a segment of which only the first tokens were committed."""
+
+CONTEXT_CHARACTERS = 64
+"""Text before a segment that its boundaries can look back on; longer than any cue or delimiter."""
+
+PATIENCE = 1000
+"""Segments a router may start without a kept token before it is taken to be stuck."""
+
+T = TypeVar("T")
+
+
+class RouterError(Exception):
+    """A router asked for something that cannot be: a defect of the router, not of the input."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Kept tokens an answer may have, and how many of them are kept back for the answer phase."""
+
+    tokens: int = 2048
+    answer_reserve: int = 256
+
+    def __post_init__(self) -> None:
+        if self.tokens < 1:
+            raise ValueError(f"budget.tokens: {self.tokens} leaves no room for an answer; use 1 or more")
+        if not 0 <= self.answer_reserve < self.tokens:
+            raise ValueError(
+                f"budget.answer_reserve: {self.answer_reserve} is not below budget.tokens ({self.tokens}); lower it"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How one answer is generated, whatever the router."""
+
+    sampling: Sampling = field(default_factory=Sampling)
+    budget: Budget = field(default_factory=Budget)
+    seed: int = 0
+    system: str | None = None
+    thinking: bool = True
+    timeout: float | None = None
+    """Seconds; the answer is then closed with finish `timeout`, its tokens so far kept."""
+    optimistic: bool = False
+    """While a score is pending, start the segment that would follow if the step is accepted."""
+
+
+class Router(Protocol):
+    """A policy: decides which model writes the next stretch. A dataclass whose fields are its knobs."""
+
+    name: str
+
+    async def __call__(self, gen: Generation) -> None: ...
+
+
+OnText = Callable[[Segment, str], None]
+"""Called with each piece of kept text as soon as it can no longer be taken back."""
+
+
+@dataclass(slots=True, eq=False)
+class _Node:
+    """A segment's place in the tree, and the state that its descendants start from."""
+
+    segment: Segment
+    parent: _Node | None
+    phase: Phase
+    """Phase after this node."""
+    used: int
+    """Tokens of both models on the path up to and with this node."""
+    branches: tuple[tuple[int, int], ...] = ()
+    """(position, branch) of every node on the path that is not branch 0."""
+    until: tuple[Boundary, ...] = ()
+    read: Read = NOTHING
+    tail: str = ""
+    """Last characters of the path's text."""
+    prefixes: dict[Role, Prefix] = field(default_factory=dict)
+    children: list[_Node] = field(default_factory=list)
+    task: asyncio.Task[None] | None = None
+    dead: bool = False
+    optimistic: bool = False
+    scored: tuple[str, int] | None = None
+    """The scorer that last scored it, and the tokens that took."""
+    matcher: SegmentMatcher | None = None
+    streamed: bool = False
+    shown: int = 0
+    """Tokens handed to the reader."""
+
+    def path(self) -> list[_Node]:
+        """From the root to this node."""
+        out, node = [], self
+        while node.parent is not None:
+            out.append(node)
+            node = node.parent
+        out.append(node)
+        return out[::-1]
+
+    def descends_from(self, other: _Node) -> bool:
+        node: _Node | None = self
+        while node is not None and node is not other:
+            node = node.parent
+        return node is other
+
+
+class Pending(Awaitable[Segment]):
+    """A segment that is being written. Await it for the finished `Segment`; `tokens` shows what is there by now.
+
+    Awaiting one that was cancelled or discarded gives its segment with `ended_by` CANCELLED.
+    """
+
+    def __init__(self, gen: Generation, node: _Node):
+        self._gen, self._node = gen, node
+
+    @property
+    def segment(self) -> Segment:
+        return self._node.segment
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """Token ids so far, overshoot included."""
+        return tuple(self._node.segment.ids)
+
+    @property
+    def done(self) -> bool:
+        return self._node.task is None or self._node.task.done()
+
+    def cancel(self) -> None:
+        """Stops the segment and everything below it."""
+        self._gen._discard(self._node)
+
+    def __await__(self) -> Generator[Any, None, Segment]:
+        return self._wait().__await__()
+
+    async def _wait(self) -> Segment:
+        task = self._node.task
+        if task is not None:
+            await asyncio.wait([task])
+            if not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+        return self._node.segment
+
+
+class PendingCall(Awaitable[T], Generic[T]):
+    """A helper call (a score, a log-probability pass) that is under way."""
+
+    def __init__(self, task: asyncio.Task[T]):
+        self._task = task
+
+    @property
+    def done(self) -> bool:
+        return self._task.done()
+
+    def cancel(self) -> None:
+        self._task.cancel()
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self._task.__await__()
+
+
+@dataclass(slots=True, eq=False)
+class _Lease:
+    """A session of one role, and the node whose path it last computed."""
+
+    session: Session
+    tip: _Node
+    busy: bool = False
+
+
+class Generation:
+    """The words a router has. Made by `generate`; a router is called with it."""
+
+    def __init__(
+        self,
+        pair: Pair,
+        question: str,
+        options: Options,
+        *,
+        trace: Trace,
+        on_text: OnText | None = None,
+        replay: Trace | None = None,
+    ):
+        self.pair, self.question, self.options, self.trace = pair, question, options, trace
+        self._on_text = on_text
+        self._replay = list(replay.observations) if replay is not None else None
+        self._loop = asyncio.get_running_loop()
+        self._start = self._loop.time()
+        self._roles = tuple(pair.engines)
+        self._vocabulary: dict[Role, Vocabulary] = {r: e.vocabulary for r, e in pair.engines.items()}
+        reference = self._vocabulary[Role.TARGET]
+        self._one_vocabulary = all(reference.shares_ids(v) for v in self._vocabulary.values())
+        messages = [{"role": "system", "content": options.system}] if options.system else []
+        messages.append({"role": "user", "content": question})
+        prompts = {r: e.render(messages, thinking=options.thinking) for r, e in pair.engines.items()}
+        trace.prompts = {str(r): ids for r, ids in prompts.items()}
+        thinks = options.thinking and reference.thinks
+        root = Segment(id=0, parent=None, branch=0, role=Role.INSERTED, kind=Kind.INSERT, kept=True)
+        self._head = self._root = _Node(
+            segment=root,
+            parent=None,
+            phase=Phase.THINKING if thinks else Phase.ANSWER,
+            used=0,
+            prefixes={r: Prefix(ids) for r, ids in prompts.items()},
+        )
+        self._nodes: dict[int, _Node] = {0: self._root}
+        self._next_id = 1
+        self._leases: dict[Role, list[_Lease]] = {r: [] for r in self._roles}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._finish = ""
+        self._idle = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    # State ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def head(self) -> Segment:
+        """The last committed segment (an empty one with id 0 before anything is written)."""
+        return self._head.segment
+
+    @property
+    def phase(self) -> Phase:
+        """Phase after the committed path."""
+        return self._head.phase
+
+    @property
+    def finished(self) -> bool:
+        """Whether the answer is complete or its budget is spent."""
+        return bool(self._finish)
+
+    @property
+    def budget(self) -> int:
+        """Tokens that the committed path may still grow by in its present phase."""
+        return self._room(self._head)
+
+    @property
+    def text(self) -> str:
+        """Committed text."""
+        return "".join(n.segment.text for n in self._head.path())
+
+    @property
+    def one_vocabulary(self) -> bool:
+        """Whether both models share one token-to-id map, so that ids of one can be appended as the other's."""
+        return self._one_vocabulary
+
+    def view(self, role: str, node: Segment | None = None) -> tuple[int, ...]:
+        """Token ids of the answer up to `node` (the head if None) in `role`'s vocabulary, without the prompt."""
+        at = self._node(node)
+        role = self._role(role)
+        return tuple(self._prefix(at, role).ids(self._root.prefixes[role].length))
+
+    def rng(self, key: str) -> random.Random:
+        """Seeded randomness: the same for the same run seed, question, sample and `key`."""
+        return random.Random(self._seed(key))
+
+    def observe(self, name: str, value: T) -> T:
+        """Records what the router read from the clock or from load; in a replay, gives what was recorded then."""
+        if self._replay is not None:
+            for n, seen in enumerate(self._replay):
+                if seen.name == name:
+                    value = self._replay.pop(n).value
+                    break
+            else:
+                raise RouterError(f"replay: the trace holds no further observation {name!r}; the router differs")
+        self.trace.observations.append(Observation(name, value, self._now()))
+        return value
+
+    # Writing --------------------------------------------------------------------------------------------------------
+
+    @overload
+    def start(
+        self,
+        role: str,
+        until: Sequence[Boundary] = ...,
+        after: Segment | None = ...,
+        n: Literal[1] = ...,
+        branch: int = ...,
+        read: Read = ...,
+    ) -> Pending: ...
+
+    @overload
+    def start(
+        self, role: str, until: Sequence[Boundary], after: Segment | None, n: int, branch: int = ..., read: Read = ...
+    ) -> list[Pending]: ...
+
+    def start(
+        self,
+        role: str,
+        until: Sequence[Boundary] = (),
+        after: Segment | None = None,
+        n: int = 1,
+        branch: int = 0,
+        read: Read = NOTHING,
+    ) -> Pending | list[Pending]:
+        """Begins a segment of `role` after `after` (the head if None), to the first boundary of `until`.
+
+        With `n` > 1, that many siblings on branches `branch`, `branch + 1`, ...: a list. Siblings on one branch draw
+        the same randomness, so alternatives need branches of their own.
+
+        Raises:
+            RouterError: `after` is unfinished, discarded or ends the text, or the answer is finished.
+        """
+        parent = self._node(after)
+        for wanted in until:
+            if isinstance(wanted, When):
+                read = read | Read(features=frozenset([wanted.feature]))
+        pendings = [self._begin(self._role(role), tuple(until), parent, branch + k, read) for k in range(n)]
+        return pendings[0] if n == 1 else pendings
+
+    async def propose(
+        self,
+        role: str,
+        until: Sequence[Boundary] = (),
+        after: Segment | None = None,
+        branch: int = 0,
+        read: Read = NOTHING,
+    ) -> Segment:
+        """`await start(...)`: a finished segment that is not committed yet."""
+        return await self.start(role, until, after, 1, branch, read)
+
+    async def write(self, role: str, until: Sequence[Boundary] = (), read: Read = NOTHING) -> Segment:
+        """Writes the next segment of the answer: proposed at the head and committed, streamed while it grows."""
+        pending = self.start(role, until, read=read)
+        pending._node.streamed = True
+        self._stream(pending._node)
+        segment = await pending
+        self.commit(segment)
+        return segment
+
+    def insert(self, text: str, why: str) -> Segment:
+        """Commits text that neither model wrote; it stays outside the target share. `why` goes into the trace."""
+        vocabulary = self._vocabulary[Role.TARGET]
+        return self._attach(Role.INSERTED, Kind.INSERT, self._encode(vocabulary, text), detail=why)
+
+    def append(self, role: str, ids: Sequence[int]) -> Segment:
+        """Commits tokens taken from a scoring pass of `role` (its vocabulary); they count as written by it."""
+        return self._attach(self._role(role), Kind.APPEND, list(ids))
+
+    # Judging --------------------------------------------------------------------------------------------------------
+
+    @overload
+    def score(self, nodes: Segment, by: str, against: Segment | None = ...) -> PendingCall[float]: ...
+
+    @overload
+    def score(
+        self, nodes: Sequence[Segment], by: str, against: Segment | None = ...
+    ) -> PendingCall[list[float]]: ...
+
+    def score(
+        self, nodes: Segment | Sequence[Segment], by: str, against: Segment | None = None
+    ) -> PendingCall[float] | PendingCall[list[float]]:
+        """Scores finished segments by the pair's scorer `by`; await it, or leave it pending and cancel it.
+
+        Raises:
+            RouterError: the pair has no such scorer.
+        """
+        single = isinstance(nodes, Segment)
+        targets = [self._node(nodes)] if isinstance(nodes, Segment) else [self._node(s) for s in nodes]
+        if by not in self.pair.scorers:
+            have = ", ".join(sorted(self.pair.scorers)) or "none"
+            raise RouterError(f"scorer: {by!r} is not one of the pair's scorers ({have}); add it to the pair")
+        if single and self.options.optimistic:
+            self._start_optimistically(targets[0])
+        return PendingCall(self._spawn(self._score(targets, by, against, single)))  # type: ignore[arg-type]
+
+    @overload
+    def logprob(self, role: str, nodes: Segment) -> PendingCall[list[TokenScore]]: ...
+
+    @overload
+    def logprob(self, role: str, nodes: Sequence[Segment]) -> PendingCall[list[list[TokenScore]]]: ...
+
+    def logprob(
+        self, role: str, nodes: Segment | Sequence[Segment]
+    ) -> PendingCall[list[TokenScore]] | PendingCall[list[list[TokenScore]]]:
+        """Log-probability of each token of a segment, and the token preferred there, under `role`'s model."""
+        speaker = self._role(role)
+        if isinstance(nodes, Segment):
+            return PendingCall(self._spawn(self._logprob(speaker, self._node(nodes))))
+        return PendingCall(self._spawn(self._logprobs(speaker, [self._node(s) for s in nodes])))
+
+    async def probe(
+        self,
+        role: str,
+        suffix: str = "",
+        until: Sequence[Boundary] = (),
+        cap: int = 1,
+        after: Segment | None = None,
+        branch: int = 0,
+        read: Read = NOTHING,
+    ) -> Segment:
+        """A continuation of up to `cap` tokens that never enters the answer, after `suffix` (control tokens allowed)."""
+        parent, speaker = self._node(after), self._role(role)
+        vocabulary = self._vocabulary[speaker]
+        prefix = self._prefix(parent, speaker).extend(vocabulary.encode(suffix) if suffix else ())
+        context = (parent.tail + suffix)[-CONTEXT_CHARACTERS:]
+        matcher = SegmentMatcher(until, vocabulary, context=context, thinking=False, cap=cap)
+        node = self._new(speaker, Kind.PROBE, parent, tuple(until), read, branch)
+        node.segment.detail = suffix or None
+        call = Call(prefix, matcher, cap, self.options.sampling, node.segment.seed, read)
+        node.task = self._spawn(self._drive(node, call))
+        segment = await Pending(self, node)
+        # Nothing can follow a probe: its session is free for the answer again.
+        self._discard(node)
+        return segment
+
+    def decide(self, gate: Gate, node: Segment, score: float, reason: str = "") -> bool:
+        """Applies `gate` to a score, drawing its randomness from the node's place in the tree, and records it."""
+        at = self._node(node)
+        draw = self.rng(f"gate {at.used} {at.branches}").random()
+        outcome = gate.accepts(score, draw)
+        scorer, tokens = at.scored or (None, 0)
+        self.trace.decisions.append(
+            Decision(
+                node=node.id,
+                scorer=scorer,
+                score=score,
+                gate=gate.name,
+                threshold=getattr(gate, "threshold", None),
+                outcome=outcome,
+                seconds=self._now(),
+                helper_tokens=tokens,
+                reason=reason,
+            )
+        )
+        return outcome
+
+    # Choosing -------------------------------------------------------------------------------------------------------
+
+    def commit(self, node: Segment, tokens: int | None = None) -> None:
+        """Keeps the path to `node`, or only its first `tokens` tokens; whatever is not below it is dropped.
+
+        Raises:
+            RouterError: `node` is unfinished, discarded, or not below the head.
+        """
+        last = self._node(node)
+        if not last.descends_from(self._head):
+            raise RouterError(f"commit: segment {node.id} is not below the head (segment {self._head.segment.id})")
+        if tokens is not None and tokens < len(node.ids):
+            self._cut(last, max(0, tokens))
+        if last is self._head:
+            return
+        fresh = [n for n in last.path() if n.descends_from(self._head) and n is not self._head]
+        for link in fresh:
+            for child in list(link.parent.children) if link.parent else ():
+                if child is not link:
+                    self._discard(child)
+        for link in fresh:
+            self._keep(link)
+
+    def discard(self, node: Segment) -> None:
+        """Drops a segment and everything below it, and cancels what is in flight there.
+
+        Raises:
+            RouterError: `node` is committed.
+        """
+        at = self._nodes.get(node.id)
+        if at is None:
+            raise RouterError(f"discard: segment {node.id} is not of this generation")
+        if at.segment.kept:
+            raise RouterError(f"discard: segment {node.id} is committed; only uncommitted ones can be dropped")
+        self._discard(at)
+
+    # The end --------------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Cancels what is still running, frees the sessions and completes the trace."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for leases in self._leases.values():
+            for lease in leases:
+                lease.session.close()
+        self.trace.finish = self.trace.finish or self._finish or "stopped"
+        self.trace.seconds = self._now()
+        if (rest := self._decoder.decode(b"", final=True)) and self._on_text:
+            self._on_text(self._head.segment, rest)
+
+    # Internals: the tree --------------------------------------------------------------------------------------------
+
+    def _now(self) -> float:
+        return self._loop.time() - self._start
+
+    def _role(self, role: str) -> Role:
+        if role not in self._leases:
+            raise RouterError(f"role: {role!r} is unknown; use one of {', '.join(self._roles)}")
+        return Role(role)
+
+    def _seed(self, key: str) -> int:
+        t = self.trace
+        label = f"{self.options.seed}\x1f{t.question or self.question}\x1f{t.sample}\x1f{key}"
+        return int.from_bytes(hashlib.blake2b(label.encode(), digest_size=8).digest(), "big") >> 1
+
+    def _node(self, segment: Segment | None) -> _Node:
+        """The live, finished node of a segment (the head for None)."""
+        if segment is None:
+            return self._head
+        node = self._nodes.get(segment.id)
+        if node is None or node.segment is not segment:
+            raise RouterError(f"segment {segment.id} is not of this generation")
+        if node.task is not None and not node.task.done():
+            raise RouterError(f"segment {segment.id} is still being written; await it first")
+        if node.dead:
+            raise RouterError(f"segment {segment.id} was discarded")
+        return node
+
+    def _room(self, node: _Node) -> int:
+        """Tokens that may follow `node` before its phase's budget is spent."""
+        budget = self.options.budget
+        total = budget.tokens - (budget.answer_reserve if node.phase is Phase.THINKING else 0)
+        return max(0, total - node.used)
+
+    def _new(
+        self, role: Role, kind: Kind, parent: _Node, until: tuple[Boundary, ...], read: Read, branch: int
+    ) -> _Node:
+        branches = parent.branches + (((parent.used, branch),) if branch else ())
+        segment = Segment(
+            id=self._next_id,
+            parent=parent.segment.id,
+            branch=branch,
+            role=role,
+            kind=kind,
+            phase=parent.phase,
+            submitted=self._now(),
+            seed=self._seed(f"{kind if kind is Kind.PROBE else ''} {role} {branches}"),
+        )
+        self._next_id += 1
+        node = _Node(
+            segment, parent, parent.phase, parent.used, branches=branches, until=until, read=read, tail=parent.tail
+        )
+        self._nodes[segment.id] = node
+        parent.children.append(node)
+        self.trace.segments.append(segment)
+        return node
+
+    def _begin(self, role: Role, until: tuple[Boundary, ...], parent: _Node, branch: int, read: Read) -> Pending:
+        if self._finish:
+            raise RouterError("start: the answer is finished; check gen.finished")
+        if parent.segment.ended_by is END_OF_TEXT:
+            raise RouterError(f"start: segment {parent.segment.id} ends the text; nothing can follow it")
+        for child in parent.children:
+            same = (child.segment.role, child.until, child.read, child.segment.branch) == (role, until, read, branch)
+            if child.optimistic and same and not child.dead:
+                child.optimistic = False
+                return Pending(self, child)
+        self._idle += 1
+        if self._idle > PATIENCE:
+            raise RouterError(f"no token was kept in the last {PATIENCE} segments; the router makes no progress")
+        node = self._new(role, Kind.WRITE, parent, until, read, branch)
+        room = self._room(parent)
+        if room == 0:
+            node.segment.ended_by = BUDGET
+            return Pending(self, node)
+        matcher = SegmentMatcher(
+            until,
+            self._vocabulary[role],
+            context=parent.tail,
+            thinking=parent.phase is Phase.THINKING,
+            cap=room,
+            whole_characters=not self._one_vocabulary,
+        )
+        call = Call(self._prefix(parent, role), matcher, room, self.options.sampling, node.segment.seed, read)
+        node.task = self._spawn(self._drive(node, call))
+        return Pending(self, node)
+
+    def _start_optimistically(self, node: _Node) -> None:
+        """Guesses that the step is accepted and the router then asks for the same kind of step again."""
+        segment = node.segment
+        if segment.kind is Kind.WRITE and segment.ended_by is not END_OF_TEXT and self._room(node):
+            self._begin(segment.role, node.until, node, 0, node.read)._node.optimistic = True
+
+    def _settle(self, node: _Node, ids: Sequence[int]) -> None:
+        """Sets what follows from a node's final ids: text, phase, tail, tokens used."""
+        segment, parent = node.segment, node.parent
+        assert parent is not None
+        vocabulary = self._vocabulary[Role.TARGET if segment.role is Role.INSERTED else segment.role]
+        segment.ids = list(ids)
+        segment.text = vocabulary.text_of(segment.ids)
+        written = len(segment.ids) if segment.role is not Role.INSERTED else 0
+        node.used = parent.used + written
+        node.tail = (parent.tail + segment.text)[-CONTEXT_CHARACTERS:]
+        node.phase = Phase.ANSWER if segment.ended_by is END_OF_THINKING else parent.phase
+
+    def _attach(self, role: Role, kind: Kind, ids: list[int], detail: str | None = None) -> Segment:
+        """Commits given tokens at the head, up to whatever ends a segment."""
+        if self._finish:
+            raise RouterError(f"{kind}: the answer is finished; check gen.finished")
+        vocabulary = self._vocabulary[Role.TARGET if role is Role.INSERTED else role]
+        node = self._new(role, kind, self._head, (), NOTHING, 0)
+        room = None if role is Role.INSERTED else self._room(self._head)
+        thinking = self._head.phase is Phase.THINKING
+        matcher = SegmentMatcher((), vocabulary, context=self._head.tail, thinking=thinking, cap=room)
+        for i in ids:
+            if matcher.push(i):
+                break
+        else:
+            matcher.close()
+        segment = node.segment
+        segment.ended_by, segment.detail = matcher.ended_by, detail
+        segment.first = segment.last = segment.submitted
+        self._settle(node, ids[: matcher.kept])
+        self.commit(segment)
+        return segment
+
+    def _encode(self, vocabulary: Vocabulary, text: str) -> list[int]:
+        """Ids of inserted text, with the end-of-thinking token where the text has one."""
+        before, mark, after = text.partition(THINK_END)
+        if mark and vocabulary.end_of_thinking is not None:
+            head = vocabulary.encode(before) if before else []
+            return [*head, vocabulary.end_of_thinking, *(vocabulary.encode(after) if after else ())]
+        return vocabulary.encode(text)
+
+    def _cut(self, node: _Node, tokens: int) -> None:
+        for child in list(node.children):
+            self._discard(child)
+        segment = node.segment
+        segment.ended_by = CUT
+        segment.features = {k: v if k == "hidden_end" else v[:tokens] for k, v in segment.features.items()}
+        # The state at the old end belongs to a token that is gone.
+        segment.features.pop("hidden_end", None)
+        node.prefixes.clear()
+        self._settle(node, segment.ids[:tokens])
+
+    def _keep(self, node: _Node) -> None:
+        """Makes a node the head: the one place where the answer grows."""
+        segment = node.segment
+        segment.kept = True
+        segment.kept_tokens = 0 if segment.role is Role.INSERTED else len(segment.ids)
+        self._show(node, len(segment.ids))
+        self._head = node
+        self._idle = 0 if segment.ids else self._idle
+        if segment.ended_by is END_OF_TEXT:
+            self._finish = "end_of_text"
+        elif self._room(node) == 0:
+            if node.phase is Phase.THINKING:
+                self.insert(THINK_END, why="the answer's reserve was reached")
+            else:
+                self._finish = "length"
+
+    def _discard(self, node: _Node) -> None:
+        node.dead = True
+        if node.parent is not None and node in node.parent.children:
+            node.parent.children.remove(node)
+        if node.task is not None and not node.task.done():
+            node.task.cancel()
+        for child in list(node.children):
+            self._discard(child)
+
+    # Internals: ledgers ---------------------------------------------------------------------------------------------
+
+    def _prefix(self, node: _Node, role: Role) -> Prefix:
+        """The prefix up to `node` in `role`'s ledger: its own prompt, then the generated ids in its vocabulary."""
+        missing: list[_Node] = []
+        at = node
+        while role not in at.prefixes:
+            missing.append(at)
+            assert at.parent is not None
+            at = at.parent
+        prefix = at.prefixes[role]
+        for link in reversed(missing):
+            prefix = prefix.extend(self._ids(link, role))
+            link.prefixes[role] = prefix
+        return prefix
+
+    def _ids(self, node: _Node, role: Role) -> list[int]:
+        segment = node.segment
+        own = self._vocabulary[Role.TARGET if segment.role is Role.INSERTED else segment.role]
+        other = self._vocabulary[role]
+        if own.shares_ids(other):
+            return segment.ids
+        ids = own.translate(segment.ids, other)
+        before = node.parent.tail if node.parent else ""
+        self.trace.seams += 1
+        if before and other.encode(before + segment.text) != [*other.encode(before), *other.encode(segment.text)]:
+            self.trace.seams_differ += 1
+        return ids
+
+    # Internals: engines ---------------------------------------------------------------------------------------------
+
+    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        # A call that nobody awaits any more may fail; whoever awaits it sees the error.
+        task.add_done_callback(lambda t: t.cancelled() or t.exception())
+        return task
+
+    @asynccontextmanager
+    async def _lease(self, role: Role, node: _Node, tip: _Node) -> AsyncIterator[Session]:
+        """A session of `role` whose cache fits the path to `node` best; afterwards it fits `tip`'s."""
+        path = {id(n): depth for depth, n in enumerate(node.path())}
+
+        def common(lease: _Lease) -> int:
+            return max((path.get(id(n), -1) for n in lease.tip.path()), default=-1)
+
+        leases = self._leases[role]
+        # A session whose tip is neither on this path nor dropped holds the cache of a live alternative: fork it.
+        free = [x for x in leases if not x.busy and (id(x.tip) in path or x.tip.dead)]
+        if free:
+            lease = max(free, key=common)
+        else:
+            source = max(leases, key=common, default=None)
+            if source is None:
+                session = self.pair.engines[role].open(self._root.prefixes[role].ids())
+            else:
+                session = source.session.fork()
+            lease = _Lease(session, node)
+            leases.append(lease)
+        lease.busy, lease.tip = True, tip
+        try:
+            yield lease.session
+        finally:
+            lease.busy = False
+
+    async def _drive(self, node: _Node, call: Call) -> None:
+        """Runs one segment on its engine, from the call to its final tokens."""
+        segment, parent, matcher = node.segment, node.parent, call.matcher
+        assert parent is not None
+        node.matcher = matcher
+        segment.prompt = call.prefix.length
+        got: list[Chunk] = []
+        try:
+            async with self._lease(segment.role, parent, node) as session:
+                async with aclosing(session.generate(call)) as chunks:  # type: ignore[type-var]
+                    async for chunk in chunks:
+                        self._receive(node, chunk, got)
+                session.rewind(call.prefix.length + matcher.kept)
+        except asyncio.CancelledError:
+            matcher.close()
+            segment.ended_by = CANCELLED
+            self._settle(node, segment.ids)
+            raise
+        except Exception:
+            segment.ended_by = FAILED
+            self._settle(node, segment.ids)
+            raise
+        if matcher.ended_by is None:
+            matcher.close()
+        segment.ended_by, segment.detail = matcher.ended_by, matcher.detail or segment.detail
+        segment.features = _features(got, matcher.kept, call.read)
+        segment.overshoot = segment.sampled - matcher.kept
+        self._settle(node, matcher.ids[: matcher.kept])
+
+    def _receive(self, node: _Node, chunk: Chunk, got: list[Chunk]) -> None:
+        segment = node.segment
+        if chunk.ids:
+            got.append(chunk)
+            segment.ids.extend(chunk.ids)
+            segment.sampled += len(chunk.ids)
+            if segment.first is None:
+                segment.first = chunk.first - self._start
+            segment.last = chunk.last - self._start
+        if chunk.usage is not None:
+            segment.cached = chunk.usage.cached
+            segment.sampled = max(segment.sampled, chunk.usage.sampled)
+        if node.streamed:
+            self._stream(node)
+
+    def _stream(self, node: _Node) -> None:
+        """Shows the tokens of a segment being written that its boundaries can no longer take back."""
+        if node.matcher is not None:
+            self._show(node, min(node.matcher.settled_tokens, len(node.segment.ids)))
+
+    def _show(self, node: _Node, upto: int) -> None:
+        """Hands the tokens of `node` up to `upto` to the reader, whole characters only."""
+        segment, ids = node.segment, node.segment.ids[node.shown : upto]
+        if not ids:
+            return
+        node.shown = upto
+        if segment.role is not Role.INSERTED:
+            now = self._now()
+            if self.trace.first_token is None:
+                self.trace.first_token = now
+            if segment.phase is Phase.ANSWER and self.trace.first_answer_token is None:
+                self.trace.first_answer_token = now
+        if self._on_text is not None:
+            vocabulary = self._vocabulary[Role.TARGET if segment.role is Role.INSERTED else segment.role]
+            if text := self._decoder.decode(vocabulary.bytes_of(ids)):
+                self._on_text(segment, text)
+
+    # Internals: helpers ---------------------------------------------------------------------------------------------
+
+    async def _score(
+        self, nodes: list[_Node], by: str, against: Segment | None, single: bool
+    ) -> float | list[float]:
+        helper = HelperCall(by=by, nodes=[n.segment.id for n in nodes], submitted=self._now())
+        requests = [self._request(n, against) for n in nodes]
+        with self._record(helper):
+            scores = await self.pair.scorers[by].score(requests)
+            if len(scores) != len(nodes):
+                raise EngineError(f"scorer {by!r} gave {len(scores)} scores for {len(nodes)} steps")
+            helper.scores = [s.value for s in scores]
+            helper.tokens, helper.cached = sum(s.tokens for s in scores), sum(s.cached for s in scores)
+        for node, score in zip(nodes, scores, strict=True):
+            node.scored = (by, score.tokens)
+        return helper.scores[0] if single else helper.scores
+
+    def _request(self, node: _Node, against: Segment | None) -> ScoreRequest:
+        segment = node.segment
+        writer = Role.TARGET if segment.role is Role.INSERTED else segment.role
+        return ScoreRequest(
+            question=self.question,
+            before=tuple(n.segment.text for n in node.path()[1:-1]),
+            step=segment.text,
+            role=writer,
+            ids=tuple(self._prefix(node, writer).ids()),
+            step_ids=len(segment.ids),
+            against=against.text if against is not None else None,
+        )
+
+    async def _logprob(self, role: Role, node: _Node) -> list[TokenScore]:
+        parent = node.parent
+        if parent is None:
+            return []
+        helper = HelperCall(by=f"logprob:{role}", nodes=[node.segment.id], submitted=self._now())
+        with self._record(helper):
+            async with self._lease(role, parent, node) as session:
+                scores, usage = await session.logprob(self._prefix(parent, role), self._ids(node, role))
+            helper.tokens, helper.cached = usage.prompt - usage.cached, usage.cached
+        return scores
+
+    async def _logprobs(self, role: Role, nodes: list[_Node]) -> list[list[TokenScore]]:
+        return list(await asyncio.gather(*(self._logprob(role, n) for n in nodes)))
+
+    @contextmanager
+    def _record(self, helper: HelperCall) -> Iterator[None]:
+        """Keeps a helper call in the trace, however it ends."""
+        self.trace.helpers.append(helper)
+        try:
+            yield
+            helper.outcome = "done"
+        except asyncio.CancelledError:
+            helper.outcome = "cancelled"
+            raise
+        except Exception:
+            helper.outcome = "failed"
+            raise
+        finally:
+            helper.done = self._now()
+
+
+def _features(chunks: Sequence[Chunk], kept: int, read: Read) -> dict[str, Any]:
+    """What `read` asked for, by name, cut to the kept tokens."""
+    out: dict[str, Any] = {}
+    by_token = [f for c in chunks for f in c.features][:kept]
+    for feature in sorted(read.features):
+        out[feature.value] = [f[feature] for f in by_token]
+    if read.top:
+        out["top"] = [t for c in chunks for t in c.top][:kept]
+    hidden = [h for c in chunks for h in c.hidden]
+    if read.hidden == "tokens":
+        out["hidden"] = hidden[:kept]
+    elif read.hidden == "end" and hidden:
+        out["hidden_end"] = hidden[-1]
+    return out
+
+
+async def generate(
+    pair: Pair,
+    router: Router,
+    question: str,
+    *,
+    options: Options,
+    question_id: str = "",
+    sample: int = 0,
+    on_text: OnText | None = None,
+    replay: Trace | None = None,
+) -> Trace:
+    """Writes one answer under `router` and returns its trace.
+
+    A generation that runs into `options.timeout` returns with finish `timeout`. One that fails raises: a failure is
+    never an answer.
+
+    Raises:
+        EngineError: an engine or scorer failed; `retryable` says whether trying again makes sense.
+        RouterError: the router asked for something that cannot be.
+    """
+    trace = Trace(
+        question=question_id or question,
+        question_text=question,
+        sample=sample,
+        router=router.name,
+        knobs=knobs(router),
+        pair=pair.name,
+        seed=options.seed,
+    )
+    gen = Generation(pair, question, options, trace=trace, on_text=on_text, replay=replay)
+    try:
+        async with asyncio.timeout(options.timeout):
+            await router(gen)
+    except TimeoutError:
+        trace.finish = "timeout"
+    finally:
+        await gen.close()
+    return trace
+
+
+def knobs(router: Router) -> dict[str, Any]:
+    """A router's knobs in a form that JSON can hold."""
+    if not is_dataclass(router):
+        return {}
+    return {f.name: _plain(getattr(router, f.name)) for f in fields(router)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Boundary):
+        return value.name
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return value if isinstance(value, (str, int, float, bool, list, dict, type(None))) else str(value)

@@ -1,0 +1,95 @@
+"""One file a method. A router is a dataclass: its fields are its knobs, `__call__` is the policy.
+
+`create` finds a router by its name here, or any other as `package.module:Class`, so that a third party's router is
+used like the shipped ones.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from baton.routers.draft import Draft
+from baton.routers.random import Random
+from baton.routers.relaygen import RelayGen
+from baton.routers.target import Target
+
+if TYPE_CHECKING:
+    from baton.generation import Router
+    from baton.pair import Pair
+
+ROUTERS: dict[str, type[Any]] = {cls.name: cls for cls in (Target, Draft, Random, RelayGen)}
+
+
+def names() -> list[str]:
+    """Names of the shipped routers."""
+    return sorted(ROUTERS)
+
+
+def find(name: str) -> type[Any]:
+    """The router class of that name.
+
+    Raises:
+        ValueError: there is none, or `package.module:Class` cannot be imported.
+    """
+    if ":" in name:
+        module, _, attribute = name.partition(":")
+        try:
+            found = getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            raise ValueError(f"router: {name!r} cannot be imported ({error}); give package.module:Class") from None
+        if not (isinstance(found, type) and is_dataclass(found) and hasattr(found, "name")):
+            raise ValueError(f"router: {name!r} is no router; make it a dataclass with a name and an async __call__")
+        return found
+    if name not in ROUTERS:
+        close = difflib.get_close_matches(name, ROUTERS, 1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        raise ValueError(
+            f"router: {name!r} is unknown{hint}; use one of {', '.join(names())}, or package.module:Class for your own"
+        )
+    return ROUTERS[name]
+
+
+def create(name: str, knobs: Mapping[str, Any] | None = None, base: Path | None = None) -> Router:
+    """A router with its knobs set. Knobs that are paths are taken relative to `base`.
+
+    Raises:
+        ValueError: unknown router, unknown or missing knob, or a value the router refuses; one line.
+    """
+    cls = find(name)
+    given = dict(knobs or {})
+    known = {f.name: f for f in fields(cls) if f.init}
+    for knob in given:
+        if knob not in known:
+            close = difflib.get_close_matches(knob, known, 1)
+            hint = f" (did you mean {close[0]!r}?)" if close else ""
+            have = f"its knobs are {', '.join(known)}" if known else "it has none"
+            raise ValueError(f"{name}.{knob}: unknown knob{hint}; {have}")
+    for knob, f in known.items():
+        if knob not in given and f.default is MISSING and f.default_factory is MISSING:
+            raise ValueError(f"{name}.{knob}: missing; set it under knobs")
+        if f.metadata.get("path") and given.get(knob) is not None and base is not None:
+            given[knob] = base / Path(given[knob]).expanduser()
+    router: Router = cls(**given)
+    return router
+
+
+def check(router: Router, pair: Pair) -> None:
+    """Refuses a router on a pair that it cannot work with.
+
+    Raises:
+        ValueError: the router passes token ids from one model to the other, and the pair has two vocabularies.
+    """
+    if getattr(router, "needs_one_vocabulary", False) and not pair.one_vocabulary:
+        raise ValueError(
+            f"router: {router.name!r} needs one vocabulary, and the models of pair {pair.name!r} map tokens to "
+            "different ids; use a pair of one model family, or another router"
+        )
+    if missing := [s for s in getattr(router, "scorers", ()) if s not in pair.scorers]:
+        raise ValueError(
+            f"router: {router.name!r} needs the scorer {missing[0]!r}, which pair {pair.name!r} does not have; add it"
+        )

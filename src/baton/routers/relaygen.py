@@ -1,0 +1,51 @@
+"""RelayGen: the target hands over to the draft at discourse cues (arXiv 2602.06454).
+
+Cues are chosen once a pair, by `baton calibrate cues`: those after which the rest of the sentence is easy. Beside the
+published loop this one matches whole words and never cuts a token, keeps paragraph breaks that the draft writes, and
+hands back at sentence ends that decimals and abbreviations do not trigger.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from baton.boundary import SENTENCE, Cues
+from baton.calibrate.profile import CueProfile
+from baton.generation import Generation
+from baton.trace import Phase
+
+
+@dataclass(frozen=True)
+class RelayGen:
+    """After a switch cue the draft writes to the sentence's end; after the end of thinking, the whole answer."""
+
+    profile: Path | None = field(default=None, metadata={"path": True})
+    """Cue profile that `baton calibrate cues` wrote."""
+    cues: list[str] = field(default_factory=list)
+    """Switch cues, in place of a profile."""
+    answer: str = "draft"
+    """Who writes the answer phase: `draft`, as published, or `target`."""
+
+    name: ClassVar[str] = "relaygen"
+
+    def __post_init__(self) -> None:
+        if self.answer not in {"draft", "target"}:
+            raise ValueError(f"relaygen.answer: {self.answer!r} is no role; use draft or target")
+        if bool(self.cues) == (self.profile is not None):
+            raise ValueError(
+                "relaygen.profile: give either a cue profile (`baton calibrate cues` makes one) or a list of cues"
+            )
+        if self.profile is not None:
+            object.__setattr__(self, "cues", CueProfile.load(self.profile).cues)
+
+    async def __call__(self, gen: Generation) -> None:
+        switch = Cues(self.cues)
+        while not gen.finished:
+            if gen.phase is Phase.ANSWER:
+                await gen.write(self.answer)
+                continue
+            segment = await gen.write("target", until=[switch])
+            if segment.ended_by is switch:
+                await gen.write("draft", until=[SENTENCE])

@@ -1,0 +1,19 @@
+"""The target alone: the baseline that every relay is measured against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from baton.generation import Generation
+
+
+@dataclass(frozen=True)
+class Target:
+    """The target writes the whole answer."""
+
+    name: ClassVar[str] = "target"
+
+    async def __call__(self, gen: Generation) -> None:
+        while not gen.finished:
+            await gen.write("target")
