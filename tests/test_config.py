@@ -73,7 +73,10 @@ def test_overrides_replace_nested_fields_and_are_checked(recipe):
         ({"sampling": {"temprature": 1}}, ["sampling.temprature: unknown field", "did you mean 'temperature'"]),
         ({"sampling": {"top_p": 2}}, ["recipe.yaml: sampling.top_p: 2.0 is out of range; use a number in (0, 1]"]),
         ({"pair": {**PAIR, "sampling": {"top_k": -1}}}, ["recipe.yaml: pair.sampling.top_k: -1 is out of range"]),
-        ({"budget": {"tokens": 10, "answer_reserve": 10}}, ["budget.answer_reserve: 10 leaves nothing of 10 tokens"]),
+        (
+            {"budget": {"tokens": 10, "answer_reserve": 10}},
+            ["recipe.yaml: budget.answer_reserve: 10 is not below budget.tokens (10)"],
+        ),
         ({"routers": [{"router": "target", "knob": {}}]}, ["routers[0].knob: unknown field", "did you mean 'knobs'"]),
         ({"routers": ["target", "target"]}, ["routers: 'target' stands there twice; give each arm its own label"]),
         ({"routers": []}, ["routers: []"]),

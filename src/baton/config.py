@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from baton.engines.base import Sampling
+from baton.generation import Budget
 
 EngineKind = Literal["transformers"]
 M = TypeVar("M", bound=BaseModel)
@@ -50,21 +51,6 @@ class ModelConfig(Strict):
     revision: str | None = None
 
 
-class BudgetConfig(Strict):
-    """Kept tokens of one answer, and how many of them thinking may not use."""
-
-    tokens: int = Field(default=4096, ge=1)
-    answer_reserve: int = Field(default=512, ge=0)
-
-    @model_validator(mode="after")
-    def _fits(self) -> BudgetConfig:
-        if self.answer_reserve >= self.tokens:
-            raise ValueError(
-                f"answer_reserve: {self.answer_reserve} leaves nothing of {self.tokens} tokens; use a smaller reserve"
-            )
-        return self
-
-
 class PairConfig(Strict):
     """A target, a draft, and how they are sampled unless a recipe says otherwise."""
 
@@ -72,7 +58,7 @@ class PairConfig(Strict):
     target: Annotated[ModelConfig, _keyed("model")]
     draft: Annotated[ModelConfig, _keyed("model")]
     sampling: Sampling = Sampling()
-    budget: BudgetConfig = BudgetConfig()
+    budget: Budget = Budget()
     system: str | None = None
     """System prompt; none if null."""
     thinking: bool = True
@@ -83,13 +69,13 @@ NANO_PAIR = PairConfig(
     name="nano",
     target=ModelConfig(model="nano:target"),
     draft=ModelConfig(model="nano:draft"),
-    budget=BudgetConfig(tokens=768, answer_reserve=64),
+    budget=Budget(tokens=768, answer_reserve=64),
 )
 """The pair that is shipped with the package; a recipe calls it `nano`."""
 
 
 class FieldNames(Strict):
-    """What the columns of a question file are called. A column that is not in the file leaves its field empty."""
+    """What the columns of a question file are called. Ids and levels may be missing; rows are then numbered."""
 
     id: str = "id"
     question: str = "question"
@@ -165,8 +151,10 @@ class RecipeConfig(Strict):
     """Null leaves the latency pass out."""
     sampling: Sampling | None = None
     """In place of the pair's."""
-    budget: BudgetConfig | None = None
+    budget: Budget | None = None
     """In place of the pair's."""
+    timeout_s: float | None = Field(default=None, gt=0)
+    """Seconds after which an answer is cut off and counted as a timeout; no limit if null."""
     retries: int = Field(default=2, ge=0)
     """Further attempts for an answer that failed."""
     grader_timeout_s: float = Field(default=5.0, gt=0)
