@@ -1,0 +1,23 @@
+"""The nano pair: a small target and a smaller draft trained on Baton's own problems, shipped with the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from baton.nano import problems
+from baton.nano.language import same_prompt, score_prompt
+
+__all__ = ["pair_paths", "problems", "same_prompt", "score_prompt"]
+
+
+def pair_paths() -> dict[str, Path]:
+    """The model folders of the pair under `target` and `draft`.
+
+    Raises FileNotFoundError if the package was installed without its weights.
+    """
+    here = Path(__file__).parent
+    paths = {role: here / role for role in ("target", "draft")}
+    for role, path in paths.items():
+        if not (path / "model.safetensors").is_file():
+            raise FileNotFoundError(f"{role}: {path} holds no weights; reinstall the package from a full checkout")
+    return paths

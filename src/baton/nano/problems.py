@@ -1,0 +1,522 @@
+"""Multi-step word problems in five levels, with splits that share no question.
+
+A problem is a short story around one running quantity (a bill, a stock, a distance, ...): a start and a list of events, each worth one
+or two operations. The level fixes how many operations there are and how large the numbers become. Which split a problem belongs to is
+decided by a hash of its family and its operations, so the same chain of numbers never turns up in two splits, whatever names and
+goods the story uses.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+SPLITS = ("train", "dev", "calibration", "test", "ood")
+SIZES = {"train": 20_000, "dev": 1_000, "calibration": 1_000, "test": 2_000, "ood": 500}
+LEVELS = (1, 2, 3, 4, 5)
+OOD_LEVEL = 6
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One line of arithmetic: `left symbol right = result`, and what the result is called in the story."""
+
+    left: str
+    symbol: str
+    right: str
+    result: str
+    what: str
+    unit: str
+
+    @property
+    def expression(self) -> str:
+        return f"{self.left} {self.symbol} {self.right}"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A question with its answer and the operations that lead to it.
+
+    `level` is 1 to 5, and 6 in the out-of-distribution split. `answer` is the exact decimal string ("119" or "24.5").
+    """
+
+    id: str
+    family: str
+    level: int
+    split: str
+    question: str
+    answer: str
+    operations: tuple[Operation, ...]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The sizes of the numbers of a level; all ranges are inclusive."""
+
+    operations: tuple[int, int]
+    count: tuple[int, int]
+    rate: tuple[int, int]
+    term: tuple[int, int]
+    cap: int
+    multiply_below: int
+    divide_below: int
+    wide_counts: float = 0.0
+    halves: float = 0.0
+
+
+SCALES = {
+    1: Scale((1, 2), (2, 6), (11, 39), (11, 69), 400, 60, 100),
+    2: Scale((2, 2), (2, 9), (12, 79), (15, 199), 900, 150, 400, halves=0.15),
+    3: Scale((3, 3), (3, 9), (21, 199), (60, 699), 2_500, 300, 1_000, wide_counts=0.1, halves=0.15),
+    4: Scale((4, 4), (3, 9), (51, 399), (120, 1_999), 6_000, 700, 2_000, wide_counts=0.2, halves=0.15),
+    5: Scale((5, 6), (3, 9), (101, 799), (200, 3_999), 9_900, 999, 5_000, wide_counts=0.3, halves=0.15),
+    OOD_LEVEL: Scale((7, 7), (3, 9), (201, 999), (1_000, 9_999), 60_000, 1_500, 9_999, wide_counts=0.3, halves=0.15),
+}
+
+NAMES = "Ada Ben Clara David Emma Felix Greta Hugo Iris Jonas Kira Leon Mia Nora Oscar Paula Ravi Sara Tom Vera".split()
+DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
+MONTHS = "January February March April May June July August September October November December".split()
+SOLIDS = "oak tower bridge temple castle chapel mill harbour well statue library palace".split()
+
+
+@dataclass(frozen=True)
+class Event:
+    """A sentence that changes the running quantity; `side` names the product of a grouped event."""
+
+    sentence: str
+    what: str
+    side: str = ""
+
+
+@dataclass(frozen=True)
+class Family:
+    """The wording of one kind of story. Events are keyed by what they do to the running quantity."""
+
+    name: str
+    unit: str
+    goods: tuple[str, ...]
+    starts: dict[str, tuple[Event, ...]]
+    events: dict[str, tuple[Event, ...]]
+    halves: bool = False
+
+
+FAMILIES = {
+    family.name: family
+    for family in (
+        Family(
+            "shopping",
+            "dollars",
+            tuple("pens books lamps shirts plates chairs cups rugs games mugs scarves plants".split()),
+            {
+                "product": (
+                    Event("{name} buys {k} {goods} at {m} dollars each.", "the cost of the {goods}"),
+                    Event("{name} orders {k} {goods} for {m} dollars each.", "the cost of the {goods}"),
+                ),
+            },
+            {
+                "gain": (
+                    Event("Shipping costs {n} dollars.", "the bill with shipping"),
+                    Event("The tax is {n} dollars.", "the bill with tax"),
+                    Event("A warranty costs {n} dollars.", "the bill with the warranty"),
+                ),
+                "lose": (
+                    Event("A coupon takes {n} dollars off.", "the bill after the coupon"),
+                    Event("A gift card pays {n} dollars.", "the bill after the gift card"),
+                    Event("The shop gives a discount of {n} dollars.", "the bill after the discount"),
+                ),
+                "gain_groups": (
+                    Event("{name} also buys {k} {more} at {m} dollars each.", "the bill with the {more}", "the cost of the {more}"),
+                    Event("A friend adds {k} {more} for {m} dollars each.", "the bill with the {more}", "the cost of the {more}"),
+                ),
+                "lose_groups": (
+                    Event("{k} vouchers of {m} dollars each are used.", "the bill after the vouchers", "the value of the vouchers"),
+                    Event("{k} returned {more} pay back {m} dollars each.", "the bill after the refund", "the refund"),
+                ),
+                "scale": (Event("The whole order is placed {k} times.", "the bill of all orders"),),
+                "split": (Event("The bill is shared equally by {k} friends.", "the share of one friend"),),
+            },
+            halves=True,
+        ),
+        Family(
+            "travel",
+            "km",
+            tuple("bus train car truck van tram".split()),
+            {
+                "product": (
+                    Event("A {goods} drives {k} hours at {m} km an hour.", "the first distance"),
+                    Event("A {goods} makes {k} rounds of {m} km each.", "the length of the rounds"),
+                ),
+            },
+            {
+                "gain": (
+                    Event("A detour adds {n} km.", "the way with the detour"),
+                    Event("After lunch it goes {n} km more.", "the way after lunch"),
+                    Event("A ferry carries it {n} km further.", "the way with the ferry"),
+                ),
+                "lose": (
+                    Event("A shortcut saves {n} km.", "the way with the shortcut"),
+                    Event("It turns and comes back {n} km.", "the distance from the start"),
+                    Event("A tunnel makes the way {n} km shorter.", "the way with the tunnel"),
+                ),
+                "gain_groups": (
+                    Event("Then it drives {k} hours at {m} km an hour.", "the way after that drive", "the second distance"),
+                    Event("On {k} evenings it goes {m} km more.", "the way with the evenings", "the distance in the evenings"),
+                ),
+                "lose_groups": (
+                    Event("{k} new bridges save {m} km each.", "the way over the bridges", "the saving by the bridges"),
+                ),
+                "scale": (Event("The driver makes this trip {k} times.", "the length of all trips"),),
+                "split": (Event("The way is divided into {k} equal stages.", "the length of one stage"),),
+            },
+            halves=True,
+        ),
+        Family(
+            "production",
+            "{goods}",
+            tuple("parts toys bottles screws candles baskets".split()),
+            {
+                "product": (
+                    Event("A factory has {k} machines that make {m} {goods} each.", "the output of the machines"),
+                    Event("A workshop works {k} days and makes {m} {goods} a day.", "the output of the workshop"),
+                ),
+                "given": (Event("A factory starts with {n} {goods}.", ""),),
+            },
+            {
+                "gain": (
+                    Event("A second line adds {n} {goods}.", "the output with the second line"),
+                    Event("The night shift makes {n} {goods} more.", "the output with the night shift"),
+                ),
+                "lose": (
+                    Event("A test removes {n} bad {goods}.", "the number of good {goods}"),
+                    Event("A customer takes {n} {goods}.", "the number of {goods} kept"),
+                    Event("A fire destroys {n} {goods}.", "the number of {goods} after the fire"),
+                ),
+                "gain_groups": (
+                    Event("{k} helpers make {m} {goods} each.", "the output with the helpers", "the output of the helpers"),
+                    Event("{k} robots build {m} {goods} each.", "the output with the robots", "the output of the robots"),
+                ),
+                "lose_groups": (
+                    Event("{k} crates of {m} {goods} are sent back.", "the number after the return", "the number sent back"),
+                ),
+                "scale": (Event("The plant repeats this for {k} weeks.", "the output of all weeks"),),
+                "split": (Event("The {goods} are loaded equally on {k} trucks.", "the load of one truck"),),
+            },
+        ),
+        Family(
+            "stock",
+            "{goods}",
+            tuple("crates barrels sacks boxes tins jars".split()),
+            {
+                "given": (
+                    Event("A warehouse holds {n} {goods}.", ""),
+                    Event("A cellar stores {n} {goods}.", ""),
+                ),
+                "product": (Event("A warehouse has {k} shelves with {m} {goods} each.", "the stock at the start"),),
+            },
+            {
+                "gain": (
+                    Event("On {day} {n} {goods} arrive.", "the stock after {day}"),
+                    Event("On {day} a ship brings {n} {goods}.", "the stock after {day}"),
+                ),
+                "lose": (
+                    Event("On {day} {n} {goods} are sold.", "the stock after {day}"),
+                    Event("On {day} {n} {goods} are taken out.", "the stock after {day}"),
+                ),
+                "gain_groups": (
+                    Event("On {day} {k} trucks bring {m} {goods} each.", "the stock after {day}", "the delivery on {day}"),
+                ),
+                "lose_groups": (
+                    Event("On {day} {k} shops take {m} {goods} each.", "the stock after {day}", "the sale on {day}"),
+                ),
+                "scale": (Event("By {day} the stock grows to {k} times as much.", "the stock after {day}"),),
+                "split": (Event("On {day} the stock is shared equally by {k} stores.", "the share of one store"),),
+            },
+        ),
+        Family(
+            "ages",
+            "years",
+            ("the",),
+            {"given": (Event("The {old} is {n} years old.", ""),)},
+            {
+                "gain": (Event("The {new} is {n} years older than the {old}.", "the age of the {new}"),),
+                "lose": (Event("The {new} is {n} years younger than the {old}.", "the age of the {new}"),),
+                "scale": (Event("The {new} is {k} times as old as the {old}.", "the age of the {new}"),),
+                "split": (Event("The {old} is {k} times as old as the {new}.", "the age of the {new}"),),
+                "gain_groups": (
+                    Event("The {new} is {k} spans of {m} years older than the {old}.", "the age of the {new}", "the length of the spans"),
+                ),
+                "lose_groups": (
+                    Event("The {new} is {k} spans of {m} years younger than the {old}.", "the age of the {new}", "the length of the spans"),
+                ),
+            },
+        ),
+        Family(
+            "geometry",
+            "meters",
+            tuple("field garden park yard meadow".split()),
+            {
+                "perimeter": (Event("A {goods} is {a} meters long and {b} meters wide, with a fence around it.", "the fence of the {goods}"),),
+                "product": (
+                    Event("A {goods} has {k} equal sides of {m} meters, with a fence on them.", "the fence of the {goods}"),
+                ),
+            },
+            {
+                "gain": (
+                    Event("A path needs {n} meters of fence more.", "the fence with the path"),
+                    Event("A pond needs {n} meters of fence more.", "the fence with the pond"),
+                ),
+                "lose": (
+                    Event("A gate saves {n} meters of fence.", "the fence without the gate"),
+                    Event("A wall replaces {n} meters of fence.", "the fence without the wall"),
+                ),
+                "gain_groups": (
+                    Event("{k} pens need {m} meters of fence each.", "the fence with the pens", "the fence of the pens"),
+                    Event("{k} flower beds need {m} meters of fence each.", "the fence with the beds", "the fence of the beds"),
+                ),
+                "lose_groups": (
+                    Event("{k} hedges replace {m} meters of fence each.", "the fence without the hedges", "the length of the hedges"),
+                ),
+                "scale": (Event("There are {k} such places.", "the fence of all places"),),
+                "split": (Event("The fence is built in {k} equal parts.", "the length of one part"),),
+            },
+        ),
+        Family(
+            "recipe",
+            "grams",
+            tuple("flour sugar butter rice oats".split()),
+            {
+                "ratio": (Event("A recipe for {k} people needs {n} grams of {goods}.", "the amount for one person"),),
+                "product": (Event("A cook needs {m} grams of {goods} for each of {k} guests.", "the amount for the guests"),),
+            },
+            {
+                "gain": (
+                    Event("The crust needs {n} grams more.", "the amount with the crust"),
+                    Event("The cook adds {n} grams to be safe.", "the amount with the extra"),
+                ),
+                "lose": (
+                    Event("There are {n} grams in the bowl already.", "the amount without the bowl"),
+                    Event("The cook leaves out {n} grams.", "the amount after leaving some out"),
+                ),
+                "gain_groups": (
+                    Event("{k} small cakes need {m} grams each on top.", "the amount with the cakes", "the amount for the cakes"),
+                    Event("{k} pies need {m} grams each on top.", "the amount with the pies", "the amount for the pies"),
+                ),
+                "lose_groups": (
+                    Event("{k} open bags of {m} grams each are used up first.", "the amount after the bags", "the amount in the bags"),
+                ),
+                "scale": (Event("All of it is made {k} times.", "the amount for all rounds"),),
+                "split": (Event("The dough is cut into {k} equal loaves.", "the weight of one loaf"),),
+            },
+        ),
+        Family(
+            "orchard",
+            "trees",
+            tuple("apple pear plum cherry".split()),
+            {
+                "product": (Event("An orchard has {k} rows with {m} {goods} trees in a row.", "the number at the start"),),
+                "given": (Event("An orchard counts {n} {goods} trees.", ""),),
+            },
+            {
+                "gain": (
+                    Event("In spring {n} young trees are planted.", "the number after spring"),
+                    Event("A neighbour gives {n} trees.", "the number with the gift"),
+                ),
+                "lose": (
+                    Event("A storm fells {n} trees.", "the number after the storm"),
+                    Event("In a dry summer {n} trees wither.", "the number after the summer"),
+                ),
+                "gain_groups": (Event("Along {k} new paths {m} trees are set.", "the number with the paths", "the trees on the paths"),),
+                "lose_groups": (Event("From {k} rows {m} trees are dug out.", "the number after digging", "the trees dug out"),),
+                "scale": (Event("A twin village plants {k} such orchards.", "the number in the village"),),
+                "split": (Event("The trees fall to {k} heirs in equal parts.", "the trees of one heir"),),
+            },
+        ),
+    )
+}
+
+HELD_OUT = "orchard"
+TRAINED = tuple(name for name in FAMILIES if name != HELD_OUT)
+
+
+def number(value: float) -> str:
+    """Exact text of a whole or half number."""
+    return str(int(value)) if value == int(value) else f"{value:.1f}"
+
+
+@dataclass
+class Story:
+    """A problem under construction: the sentences told so far, the operations they ask for, and the running quantity."""
+
+    rng: random.Random
+    family: Family
+    scale: Scale
+    total: float = 0
+    sentences: list[str] = field(default_factory=list)
+    operations: list[Operation] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        rng = self.rng
+        self.goods, self.more = (self.family.goods * 2)[:2] if len(self.family.goods) < 2 else rng.sample(self.family.goods, 2)
+        self.words = {"name": rng.choice(NAMES), "goods": self.goods, "more": self.more}
+        self.solids = rng.sample(SOLIDS, len(SOLIDS))
+        self.calendar = iter(DAYS if rng.random() < 0.7 and self.scale.operations[1] < 7 else MONTHS)
+        self.used: set[str] = set()
+
+    def compute(self, left: float, symbol: str, right: float, what: str) -> float:
+        result = {"+": left + right, "-": left - right, "*": left * right, "/": left / right if right else 0}[symbol]
+        unit = self.family.unit.format(**self.words)
+        self.operations.append(
+            Operation(number(left), symbol, number(right), number(result), what.format(**self.words), unit)
+        )
+        return result
+
+    def tell(self, event: Event, **values: float) -> None:
+        self.used.add(event.sentence)
+        self.sentences.append(event.sentence.format(**self.words, **{k: number(v) for k, v in values.items()}))
+
+    def groups(self, event: Event) -> tuple[float, float]:
+        """A count and a rate whose product stays learnable: a wide count goes with a two-digit rate, a half with a small number."""
+        rng, scale = self.rng, self.scale
+        if self.family.halves and rng.random() < scale.halves:
+            if "hours" in event.sentence:
+                return rng.randint(1, 6) + 0.5, 2 * rng.randint(15, 50)
+            return rng.randint(*scale.count), rng.randint(3, 30) + 0.5
+        if rng.random() < scale.wide_counts:
+            return rng.randint(11, 19), rng.randint(21, 89)
+        return rng.randint(*scale.count), rng.randint(*scale.rate)
+
+    def start(self, kind: str) -> None:
+        rng, scale = self.rng, self.scale
+        event = rng.choice(self.family.starts[kind])
+        self.words |= {"old": self.solids[0]}
+        if kind == "given":
+            self.total = rng.randint(scale.term[0], max(scale.term[0] + 40, scale.term[1] // 2))
+            self.tell(event, n=self.total)
+        elif kind == "product":
+            k, m = self.groups(event)
+            self.tell(event, k=k, m=m)
+            self.total = self.compute(k, "*", m, event.what)
+        elif kind == "ratio":
+            k = rng.randint(2, 9)
+            n = k * rng.randint(max(11, scale.rate[0] // 2), max(30, scale.divide_below // 10))
+            self.tell(event, k=k, n=n)
+            self.total = self.compute(n, "/", k, event.what)
+        else:
+            b, a = sorted((rng.randint(*scale.rate), rng.randint(*scale.rate)))
+            self.tell(event, a=a, b=b)
+            half = self.compute(a, "+", b, "the sum of length and width")
+            self.total = self.compute(half, "*", 2, event.what)
+
+    def happen(self, kind: str) -> None:
+        rng, scale = self.rng, self.scale
+        known = self.family.events[kind]
+        event = rng.choice([e for e in known if e.sentence not in self.used] or known)
+        self.words["day"] = next(self.calendar) if "{day}" in event.sentence else ""
+        self.words["new"] = self.solids[len(self.sentences)]
+        if kind in ("gain", "lose"):
+            most = scale.term[1] if kind == "gain" else min(scale.term[1], int(self.total) - 5)
+            n = rng.randint(min(scale.term[0], most), most)
+            self.tell(event, n=n)
+            self.total = self.compute(self.total, "+" if kind == "gain" else "-", n, event.what)
+        elif kind in ("gain_groups", "lose_groups"):
+            k, m = self.groups(event)
+            while kind == "lose_groups" and k * m >= self.total:
+                k, m = rng.randint(2, 4), rng.randint(2, max(2, int(self.total) // 5))
+            self.tell(event, k=k, m=m)
+            side = self.compute(k, "*", m, event.side)
+            self.total = self.compute(self.total, "+" if kind == "gain_groups" else "-", side, event.what)
+        elif kind == "scale":
+            k = rng.randint(2, 9 if self.total > 9 else 5)
+            self.tell(event, k=k)
+            self.total = self.compute(self.total, "*", k, event.what)
+        else:
+            k = rng.choice(self.divisors())
+            self.tell(event, k=k)
+            self.total = self.compute(self.total, "/", k, event.what)
+        self.words["old"] = self.words["new"]
+
+    def divisors(self) -> list[int]:
+        return [k for k in range(2, 10) if self.total % k == 0 and self.total / k >= 5]
+
+    def possible(self, room: int) -> list[str]:
+        """Kinds of events that fit the operations still wanted and the sizes of the level."""
+        scale, total = self.scale, self.total
+        told = {kind for kind, events in self.family.events.items() for e in events if e.sentence in self.used}
+        kinds = []
+        if total + scale.term[1] <= scale.cap * 1.2:
+            kinds.append("gain")
+        if total >= scale.term[0] + 10:
+            kinds += ["lose"] * (2 if total > scale.cap / 2 else 1)
+        if room >= 2:
+            kinds += ["gain_groups"] * 2 if total < scale.cap else []
+            kinds += ["lose_groups"] if total > 40 else []
+        if "scale" not in told and total < scale.multiply_below and total == int(total):
+            kinds.append("scale")
+        if "split" not in told and total < scale.divide_below and total == int(total) and self.divisors():
+            kinds += ["split"] * 2
+        return kinds or ["gain"]
+
+
+def _tell(rng: random.Random, family: Family, level: int) -> tuple[str, tuple[Operation, ...]]:
+    scale = SCALES[level]
+    story = Story(rng, family, scale)
+    wanted = rng.randint(*scale.operations)
+    starts = [kind for kind in family.starts if wanted > 1 or kind != "perimeter"]
+    story.start(rng.choice(starts))
+    while len(story.operations) < wanted:
+        story.happen(rng.choice(story.possible(wanted - len(story.operations))))
+    asked = story.operations[-1].what
+    closing = rng.choice(("What is {}?", "Find {}.", "Compute {}.")).format(asked)
+    return " ".join([*story.sentences, closing]), tuple(story.operations)
+
+
+def split_of(family: str, operations: tuple[Operation, ...]) -> str:
+    """The split that a chain of operations belongs to: 75 % train, 5 % dev, 10 % calibration, 10 % test."""
+    content = family + "|" + ";".join(f"{o.left}{o.symbol}{o.right}" for o in operations)
+    bucket = int.from_bytes(hashlib.blake2b(content.encode(), digest_size=4).digest()) % 100
+    return "test" if bucket < 10 else "calibration" if bucket < 20 else "dev" if bucket < 25 else "train"
+
+
+def draw(rng: random.Random, split: str, family: str, level: int) -> tuple[str, tuple[Operation, ...]]:
+    """A question and its operations, drawn again until they fall into `split`."""
+    while True:
+        question, operations = _tell(rng, FAMILIES[family], level)
+        if split == "ood" or split_of(family, operations) == split:
+            return question, operations
+
+
+def stream(split: str, seed: int = 0) -> Iterator[Problem]:
+    """Problems of a split without end, no question twice, levels and families interleaved; the same for the same arguments."""
+    seen: set[str] = set()
+    index = 0
+    while True:
+        if split == "ood":
+            level = OOD_LEVEL
+            family = HELD_OUT if index % 2 == 0 else TRAINED[index // 2 % len(TRAINED)]
+        else:
+            level = LEVELS[index % len(LEVELS)]
+            family = TRAINED[index // len(LEVELS) % len(TRAINED)]
+        rng = random.Random(f"{split}/{seed}/{index}")
+        question, operations = draw(rng, split, family, level)
+        while question in seen:
+            question, operations = draw(rng, split, family, level)
+        seen.add(question)
+        name = f"{split}-{index:05d}" if seed == 0 else f"{split}-s{seed}-{index:05d}"
+        yield Problem(name, family, level, split, question, operations[-1].result, operations)
+        index += 1
+
+
+def load(split: str, limit: int | None = None, seed: int = 0) -> list[Problem]:
+    """The first `limit` problems of a split, by default as many as `SIZES` names; a prefix of a longer list is the shorter list.
+
+    Levels alternate 1, 2, 3, 4, 5, so that every prefix is balanced. Raises ValueError for an unknown split or a negative limit.
+    """
+    if split not in SPLITS:
+        raise ValueError(f"split: {split!r} is unknown; use one of {', '.join(SPLITS)}")
+    if limit is not None and limit < 0:
+        raise ValueError(f"limit: {limit} is negative; give a number of problems or None for the whole split")
+    problems = stream(split, seed)
+    return list(islice(problems, SIZES[split] if limit is None else limit))

@@ -1,0 +1,327 @@
+"""Data, models and training loop of the nano pair."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import time
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+import yaml
+from accelerate import Accelerator
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
+
+from baton.nano.language import judge_same, judge_score, work
+from baton.nano.problems import LEVELS, TRAINED, Problem, draw
+from baton.nano.tokenizer import END, END_OF_TEXT, THINK, judge_text, problem_text
+
+ID_BITS, START_BIT, LEARNED_BIT = 0x3FFF, 0x4000, 0x8000
+LEVEL_WEIGHTS = (12, 16, 20, 24, 28)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One training run of one model; the fields of `recipes/nano/train/*.yaml`."""
+
+    out: str
+    data: str
+    tokenizer: str = "src/baton/nano/target"
+    layers: int = 12
+    width: int = 256
+    intermediate: int = 768
+    heads: int = 8
+    kv_heads: int = 4
+    head_dim: int = 32
+    vocab_size: int = 1024
+    documents: int = 1_000_000
+    judge_share: float = 0.07
+    row: int = 512
+    workers: int = 16
+    rows_per_step: int = 128
+    steps: int = 9_000
+    seconds: float = 240.0
+    lr: float = 2e-3
+    warmup: int = 300
+    weight_decay: float = 0.1
+    compile: bool = True
+    log_every: int = 50
+    evaluate_every: int = 500
+    seed: int = 0
+
+    @classmethod
+    def read(cls, path: str | Path) -> Recipe:
+        """Reads a recipe. Raises ValueError for a field that is unknown, missing or of another type."""
+        given = yaml.safe_load(Path(path).read_text())
+        known = {f.name: f.type for f in fields(cls)}
+        if unknown := sorted(set(given) - set(known)):
+            raise ValueError(f"{path}: {unknown[0]} is no field of a nano recipe; use one of {', '.join(known)}")
+        if missing := sorted({"out", "data"} - set(given)):
+            raise ValueError(f"{path}: {missing[0]} is missing; give a path")
+        types = {"str": str, "int": int, "float": (int, float), "bool": bool}
+        for name, value in given.items():
+            if not isinstance(value, types[str(known[name])]):  # type: ignore[arg-type]
+                raise ValueError(f"{path}: {name}: {value!r} is not of type {known[name]}")
+        return cls(**given)
+
+
+def sample_document(rng: random.Random, split: str, judge_share: float) -> tuple[str, list[tuple[int, int]]]:
+    """A training document and the character spans that are learned: what the assistant says, without the digits of slips."""
+    level, family = rng.choices(LEVELS, LEVEL_WEIGHTS)[0], rng.choice(TRAINED)
+    question, operations = draw(rng, split, family, level)
+    problem = Problem("", family, level, split, question, operations[-1].result, operations)
+    if rng.random() < judge_share:
+        text = judge_text(judge_score(problem, rng) if rng.random() < 0.6 else judge_same(problem, rng))
+        return text, [(text.rindex("assistant\n") + len("assistant\n"), len(text) - 1)]
+    worked = work(problem, rng)
+    text = problem_text(question, worked)
+    at = text.index(f"{THINK}\n") + len(THINK) + 1
+    spans = []
+    for piece in worked.pieces:
+        if piece.learned:
+            spans.append((at, at + len(piece.text)))
+        at += len(piece.text)
+    return text, [*spans, (at, len(text) - 1)]
+
+
+def _encode(tokenizer: Tokenizer, documents: list[tuple[str, list[tuple[int, int]]]]) -> Iterator[np.ndarray]:
+    for encoding, (text, spans) in zip(tokenizer.encode_batch([t for t, _ in documents]), documents, strict=True):
+        learned = np.zeros(len(text) + 1, dtype=bool)
+        for begin, end in spans:
+            learned[begin:end] = True
+        ids = np.array(encoding.ids, dtype=np.uint16)
+        begins = np.array([begin for begin, _ in encoding.offsets])
+        ids |= learned[begins].astype(np.uint16) * np.uint16(LEARNED_BIT)
+        ids[0] |= START_BIT
+        yield ids
+
+
+def _rows(tokenizer_file: str, split: str, documents: int, row: int, judge_share: float, seed: str) -> np.ndarray:
+    """Documents packed into rows, best fit over a pool of open rows; what is left of a row is padding that nothing learns."""
+    rng = random.Random(seed)
+    tokenizer = Tokenizer.from_file(tokenizer_file)
+    pad = np.uint16(tokenizer.token_to_id(END_OF_TEXT) | START_BIT)
+    packed: list[np.ndarray] = []
+    rooms: list[tuple[int, int]] = []
+    contents: dict[int, list[np.ndarray]] = {}
+    opened = 0
+    for at in range(0, documents, 1_000):
+        chunk = [sample_document(rng, split, judge_share) for _ in range(min(1_000, documents - at))]
+        for ids in sorted(_encode(tokenizer, chunk), key=len, reverse=True):
+            if len(ids) > row:
+                continue
+            index = bisect_left(rooms, (len(ids), -1))
+            if index == len(rooms):
+                room, name = row, opened
+                opened += 1
+                contents[name] = []
+            else:
+                room, name = rooms.pop(index)
+            contents[name].append(ids)
+            if room - len(ids) < 48:
+                packed.append(_filled(contents.pop(name), row, pad))
+            else:
+                insort(rooms, (room - len(ids), name))
+    packed += [_filled(parts, row, pad) for parts in contents.values()]
+    rng.shuffle(packed)
+    return np.stack(packed)
+
+
+def _filled(parts: list[np.ndarray], row: int, pad: np.uint16) -> np.ndarray:
+    filled = np.full(row, pad & ID_BITS, dtype=np.uint16)
+    joined = np.concatenate(parts)
+    filled[: len(joined)] = joined
+    if len(joined) < row:
+        filled[len(joined)] = pad
+    return filled
+
+
+def write_rows(recipe: Recipe) -> dict[str, float]:
+    """Writes `<data>/train.npy` and `<data>/dev.npy` (uint16, [rows, row]: token id and two flag bits) with `workers` processes."""
+    began = time.perf_counter()
+    folder = Path(recipe.data)
+    folder.mkdir(parents=True, exist_ok=True)
+    file = str(Path(recipe.tokenizer) / "tokenizer.json")
+    share = math.ceil(recipe.documents / recipe.workers)
+    arguments = [(file, "train", share, recipe.row, recipe.judge_share, f"{recipe.seed}/{i}") for i in range(recipe.workers)]
+    with ProcessPoolExecutor(recipe.workers) as pool:
+        held_out = pool.submit(_rows, file, "dev", max(64, min(2_000, recipe.documents)), recipe.row, recipe.judge_share, "dev")
+        parts = list(pool.map(_rows, *zip(*arguments, strict=True)))
+        np.save(folder / "dev.npy", held_out.result())
+    rows = np.concatenate(parts)
+    np.save(folder / "train.npy", rows)
+    return {
+        "rows": len(rows),
+        "tokens": rows.size,
+        "learned": float((rows & LEARNED_BIT > 0).mean()),
+        "seconds": round(time.perf_counter() - began, 1),
+    }
+
+
+def build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> Qwen3ForCausalLM:
+    """A fresh model with the recipe's shape; weights are drawn from torch's global generator."""
+    config = Qwen3Config(
+        vocab_size=recipe.vocab_size,
+        hidden_size=recipe.width,
+        intermediate_size=recipe.intermediate,
+        num_hidden_layers=recipe.layers,
+        num_attention_heads=recipe.heads,
+        num_key_value_heads=recipe.kv_heads,
+        head_dim=recipe.head_dim,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        attention_dropout=0.0,
+        bos_token_id=None,
+        eos_token_id=tokenizer.convert_tokens_to_ids(END),
+        pad_token_id=tokenizer.convert_tokens_to_ids(END_OF_TEXT),
+    )
+    model = Qwen3ForCausalLM(config)
+    model.generation_config = GenerationConfig(
+        eos_token_id=config.eos_token_id, pad_token_id=config.pad_token_id, do_sample=True, temperature=0.6
+    )
+    return model
+
+
+def unpack(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Ids, positions, an attention mask that keeps documents apart and labels (-100 where not learned) of packed rows.
+
+    `rows` is int64 [batch, row]; the mask is additive, [batch, 1, row, row]; labels are already shifted.
+    """
+    ids = rows & ID_BITS
+    starts = (rows & START_BIT) > 0
+    length = rows.shape[1]
+    index = torch.arange(length, device=rows.device)
+    document = starts.cumsum(1)
+    positions = index - torch.where(starts, index, 0).cummax(1).values
+    visible = (document[:, :, None] == document[:, None, :]) & (index[:, None] >= index[None, :])
+    mask = torch.zeros(visible.shape, device=rows.device).masked_fill_(~visible, torch.finfo(torch.float32).min)
+    labels = torch.where((rows & LEARNED_BIT) > 0, ids, -100)
+    labels = torch.cat([labels[:, 1:], labels.new_full((len(rows), 1), -100)], dim=1)
+    return ids, positions, mask[:, None], labels
+
+
+def loss_of(model: torch.nn.Module, rows: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Mean cross-entropy in nats over the learned tokens of packed rows."""
+    ids, positions, mask, labels = unpack(rows.long() & 0xFFFF)
+    mask = mask.clamp_min(torch.finfo(dtype).min).to(dtype)
+    logits = model(input_ids=ids, position_ids=positions, attention_mask={"full_attention": mask}, use_cache=False).logits
+    return F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=-100)
+
+
+@torch.no_grad()
+def held_out_loss(model: torch.nn.Module, rows: torch.Tensor, batch: int, dtype: torch.dtype) -> float:
+    model.eval()
+    losses = [loss_of(model, part, dtype).item() for part in rows.split(batch)]
+    model.train()
+    return sum(losses) / len(losses)
+
+
+def train(recipe: Recipe) -> dict[str, Any]:
+    """Trains one model and saves it, rounded to bfloat16, with its tokenizer and a JSONL log into `recipe.out`.
+
+    The cosine schedule ends at `steps` or at `seconds` of training, whichever comes first. Raises FileNotFoundError if the packed
+    rows are missing.
+    """
+    accelerator = Accelerator(mixed_precision="bf16" if torch.cuda.is_available() else "no")
+    dtype = torch.bfloat16 if accelerator.mixed_precision == "bf16" else torch.float32
+    torch.manual_seed(recipe.seed)
+    device = accelerator.device
+    file = Path(recipe.data) / "train.npy"
+    if not file.is_file():
+        raise FileNotFoundError(f"data: {file} does not exist; write it with scripts/train_nano.py --config RECIPE --stage data")
+    rows = torch.from_numpy(np.load(file).view(np.int16)).to(device)
+    dev = torch.from_numpy(np.load(Path(recipe.data) / "dev.npy").view(np.int16)).to(device)[:256]
+    tokenizer = AutoTokenizer.from_pretrained(recipe.tokenizer)
+    model: Any = build_model(recipe, tokenizer)
+    if recipe.compile:
+        for layer in model.model.layers:
+            layer.compile()
+    decayed = [p for p in model.parameters() if p.ndim > 1]
+    others = [p for p in model.parameters() if p.ndim <= 1]
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": others, "weight_decay": 0.0}],
+        lr=recipe.lr,
+        betas=(0.9, 0.98),
+        fused=device.type == "cuda",
+    )
+    model, optimizer = accelerator.prepare(model, optimizer)
+    out = Path(recipe.out)
+    out.mkdir(parents=True, exist_ok=True)
+    log = (out / "training.jsonl").open("w") if accelerator.is_main_process else None
+    share = recipe.rows_per_step // accelerator.num_processes
+    order = torch.Generator().manual_seed(recipe.seed)
+    shuffled = torch.empty(0, dtype=torch.long)
+    step, seen, logged, running = 0, 0, time.perf_counter(), torch.zeros((), device=device)
+    began: float | None = None
+    record: dict[str, Any] = {}
+    while True:
+        elapsed = 0.0 if began is None else time.perf_counter() - began
+        progress = max(step / recipe.steps, elapsed / recipe.seconds)
+        if accelerator.num_processes > 1:
+            progress = accelerator.reduce(torch.tensor(progress, device=device), "mean").item()
+        if progress >= 1.0:
+            break
+        if len(shuffled) < recipe.rows_per_step:
+            shuffled = torch.randperm(len(rows), generator=order)
+            if len(shuffled) < recipe.rows_per_step:
+                shuffled = shuffled.repeat(math.ceil(recipe.rows_per_step / len(rows)))
+        chosen, shuffled = shuffled[: recipe.rows_per_step], shuffled[recipe.rows_per_step :]
+        mine = chosen[accelerator.process_index * share : (accelerator.process_index + 1) * share]
+        rate = recipe.lr * min(1.0, (step + 1) / recipe.warmup) * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * progress)))
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        loss = loss_of(model, rows[mine.to(device)], dtype)
+        accelerator.backward(loss)
+        accelerator.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        running += loss.detach()
+        step += 1
+        seen += recipe.rows_per_step * recipe.row
+        if began is None:
+            # The first step compiles; the budget is for training.
+            running.item()
+            began = time.perf_counter()
+        if step % recipe.log_every == 0:
+            mean = accelerator.reduce(running, "mean").item() / recipe.log_every
+            now = time.perf_counter()
+            record = {"step": step, "tokens": seen, "loss": round(mean, 4), "lr": round(rate, 6)}
+            record["tokens_per_second"] = round(recipe.log_every * recipe.rows_per_step * recipe.row / (now - logged))
+            if step % recipe.evaluate_every == 0:
+                record["held_out_loss"] = round(held_out_loss(model, dev, share, dtype), 4)
+            logged = time.perf_counter()
+            running.zero_()
+            if log:
+                log.write(json.dumps(record) + "\n")
+                log.flush()
+    seconds = time.perf_counter() - (began or 0.0)
+    final = {
+        "step": step,
+        "tokens": seen,
+        "held_out_loss": round(held_out_loss(model, dev, share, dtype), 4),
+        "train_seconds": round(seconds, 1),
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
+        "processes": accelerator.num_processes,
+    }
+    if log:
+        log.write(json.dumps(final) + "\n")
+        log.close()
+        save(accelerator.unwrap_model(model), tokenizer, out)
+    accelerator.wait_for_everyone()
+    accelerator.end_training()
+    return final
+
+
+def save(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Writes a model rounded to bfloat16 and its tokenizer."""
+    model.to(torch.bfloat16).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
