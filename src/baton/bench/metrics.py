@@ -1,0 +1,395 @@
+"""From traces to `results.json`: the one place that knows what its figures mean.
+
+`record` reduces a trace to the few numbers that metrics need, so that a run of any size is read in one pass;
+`results` makes the table of arms from those. A figure that was not measured is None.
+
+Units and scopes: seconds; tokens and FLOPs are means an answer; accuracy, shares, tokens and FLOPs come from the
+quality pass, latencies from the latency pass. A question that failed in any arm, or that the grader could not decide
+in any arm, leaves all arms of that pass. Beyond the contract's keys an arm has `label` and `grader_timeouts`,
+`by_level` gives `n`, `accuracy` and `target_share` a level, `speedup` has `p50_ci` beside `ci` (that of the mean),
+and the whole has `name`, `seed`, `questions`, `valid` and `reason`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from baton.bench import statistics
+from baton.bench.grading import Grade, last_boxed
+from baton.bench.statistics import Interval
+from baton.trace import Kind, Role, Trace
+
+SCHEMA = 1
+QUALITY, LATENCY, CALIBRATION = "quality", "latency", "calibration"
+P99_ANSWERS = 300
+"""Below this many answers a P99 says nothing."""
+FAILED_LIMIT = 0.01
+"""Share of questions that may be missing before a comparison is invalid."""
+
+Key = tuple[str, str, str, int]
+"""Pass, arm, question, sample: what an answer is known by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What metrics keep of one answer."""
+
+    key: Key
+    level: str | None
+    grade: Grade
+    finish: str
+    seconds: float
+    first_token: float | None
+    started: float | None
+    """Wall clock, seconds since the epoch."""
+    target: int
+    draft: int
+    sampled: Mapping[str, int]
+    """Tokens a role's model sampled, discarded, overshoot and probe tokens included."""
+    prefilled: Mapping[str, int]
+    helped: Mapping[str, int]
+    """Tokens computed for scores and log-probabilities, by the model that did."""
+    discarded: int
+    overshoot: int
+    helper: int
+    switches: int
+    accepted: int
+    decided: int
+    gpu_memory: int | None
+
+    @property
+    def question(self) -> str:
+        return self.key[2]
+
+    @property
+    def kept(self) -> int:
+        return self.target + self.draft
+
+    @property
+    def correct(self) -> bool:
+        """A truncated or timed-out answer counts as wrong, whatever stands in it."""
+        return self.grade is Grade.CORRECT and self.finish not in {"length", "timeout"}
+
+    @property
+    def token_seconds(self) -> float | None:
+        """Seconds a token after the first one."""
+        if self.first_token is None or self.kept < 2:
+            return None
+        return (self.seconds - self.first_token) / (self.kept - 1)
+
+
+def key(trace: Trace) -> Key:
+    return trace.extra["pass"], trace.extra["arm"], trace.question, trace.sample
+
+
+def record(trace: Trace) -> Record:
+    """Reduces a trace that the harness wrote (`extra` has its pass, arm, level and grade)."""
+    sampled: dict[str, int] = defaultdict(int)
+    prefilled: dict[str, int] = defaultdict(int)
+    helped: dict[str, int] = defaultdict(int)
+    discarded = overshoot = probed = 0
+    for s in trace.segments:
+        if s.role is Role.INSERTED:
+            continue
+        sampled[s.role] += s.sampled
+        prefilled[s.role] += s.prompt - s.cached
+        if s.kind is Kind.PROBE:
+            probed += s.sampled
+        elif s.kind is Kind.WRITE:
+            overshoot += s.overshoot
+            discarded += s.sampled - s.overshoot - s.kept_tokens
+    for call in trace.helpers:
+        # "logprob:target" is work of the target's model.
+        helped[call.by.removeprefix("logprob:")] += call.tokens
+    return Record(
+        key=key(trace),
+        level=trace.extra.get("level"),
+        grade=Grade(trace.extra["grade"]),
+        finish=trace.finish,
+        seconds=trace.seconds,
+        first_token=trace.first_token,
+        started=trace.extra.get("started"),
+        target=trace.tokens(Role.TARGET),
+        draft=trace.tokens(Role.DRAFT),
+        sampled=dict(sampled),
+        prefilled=dict(prefilled),
+        helped=dict(helped),
+        discarded=discarded,
+        overshoot=overshoot,
+        helper=probed + sum(helped.values()),
+        switches=trace.switches,
+        accepted=sum(d.outcome for d in trace.decisions),
+        decided=len(trace.decisions),
+        gpu_memory=trace.extra.get("gpu_memory_bytes"),
+    )
+
+
+def answer_row(trace: Trace) -> dict[str, Any]:
+    """An answer's line in `answers.jsonl`."""
+    r = record(trace)
+    answer = last_boxed(trace.answer)
+    return {
+        "question": r.question,
+        "arm": r.key[1],
+        "sample": r.key[3],
+        "pass": r.key[0],
+        "level": r.level,
+        "gold": trace.extra.get("gold"),
+        "answer": trace.answer.strip() if answer is None else answer,
+        "grade": r.grade.value,
+        "correct": None if r.grade is Grade.TIMEOUT else r.correct,
+        "finish": r.finish,
+        "tokens": r.kept,
+        "target_tokens": r.target,
+        "seconds": r.seconds,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """What is compared: a router with its knobs, under the name that its records carry."""
+
+    label: str
+    router: str
+    knobs: dict[str, Any]
+    engine: str
+
+
+@dataclass(slots=True)
+class Run:
+    """A run's answers by pass and arm, with the questions each pass should have answered."""
+
+    arms: Sequence[Arm]
+    questions: Mapping[str, Collection[str]]
+    """Question ids by pass."""
+    samples: int = 1
+    params: Mapping[str, int] = field(default_factory=dict)
+    """Parameters of each model, by role or scorer."""
+    records: dict[tuple[str, str], dict[tuple[str, int], Record]] = field(default_factory=dict)
+
+    def add(self, r: Record) -> None:
+        name, arm, question, sample = r.key
+        if question in self.questions.get(name, ()):
+            self.records.setdefault((name, arm), {})[question, sample] = r
+
+    def expected(self, name: str) -> Iterator[tuple[str, int]]:
+        """(question, sample) of every answer that a pass asks of an arm."""
+        samples = self.samples if name == QUALITY else 1
+        return ((q, s) for q in self.questions.get(name, ()) for s in range(samples))
+
+    def answers(self, name: str, arm: Arm) -> dict[tuple[str, int], Record]:
+        return self.records.get((name, arm.label), {})
+
+    def failures(self, name: str, arm: Arm) -> int:
+        have = self.answers(name, arm)
+        return sum(k not in have for k in self.expected(name))
+
+    def left(self, name: str) -> set[str]:
+        """Questions of a pass that leave all arms: failed, or undecided by the grader, in one of them.
+
+        A latency counts however the grader fared.
+        """
+        gone = set()
+        for arm in self.arms:
+            have = self.answers(name, arm)
+            for k in self.expected(name):
+                r = have.get(k)
+                if r is None or (name == QUALITY and r.grade is Grade.TIMEOUT):
+                    gone.add(k[0])
+        return gone
+
+    def scored(self, name: str, arm: Arm) -> list[Record]:
+        """Answers that count, in the order of the questions: the same ones in every arm."""
+        gone, have = self.left(name), self.answers(name, arm)
+        return [have[k] for k in self.expected(name) if k[0] not in gone]
+
+
+def share(records: Iterable[Record]) -> float | None:
+    """Target share over all answers together."""
+    target = draft = 0
+    for r in records:
+        target, draft = target + r.target, draft + r.draft
+    return target / (target + draft) if target + draft else None
+
+
+def results(run: Run, header: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of `results.json`. `header` holds what is not read from traces (pair, task, split, load ...).
+
+    Deltas, McNemar's test (adjusted by Holm over all arms) and speed-ups are against the first arm whose router is
+    `target`; without one they are None.
+    """
+    baseline = next((a for a in run.arms if a.router == "target"), None)
+    arms = [_arm(run, arm, baseline) for arm in run.arms]
+    tested = [a for a in arms if a["mcnemar_p"] is not None]
+    for arm, p in zip(tested, statistics.holm([a["mcnemar_p"] for a in tested]), strict=True):
+        arm["mcnemar_p"] = p
+    reason = _invalid(run)
+    asked = {name: len(ids) for name, ids in run.questions.items()}
+    return {
+        "schema": SCHEMA, **header, "questions": asked, "valid": reason is None, "reason": reason, "arms": arms,
+    }  # fmt: skip
+
+
+def _invalid(run: Run) -> str | None:
+    """Why the comparison does not count; None if it does."""
+    for name, ids in run.questions.items():
+        gone = len(run.left(name))
+        if gone > FAILED_LIMIT * len(ids):
+            return (
+                f"{gone} of {len(ids)} questions of the {name} pass failed or could not be graded in some arm "
+                f"(limit {FAILED_LIMIT:.0%}); see failures.jsonl and run the same command again"
+            )
+    return None
+
+
+def _arm(run: Run, arm: Arm, baseline: Arm | None) -> dict[str, Any]:
+    answers = run.scored(QUALITY, arm)
+    timed = run.scored(LATENCY, arm)
+    other = None if baseline is None or baseline is arm else baseline
+    everything = [r for name in run.questions for r in run.answers(name, arm).values()]
+    return {
+        "label": arm.label,
+        "router": arm.router,
+        "knobs": arm.knobs,
+        "engine": arm.engine,
+        "speculation": None,
+        "n": len(answers) // run.samples,
+        "samples": run.samples,
+        "failures": sum(run.failures(name, arm) for name in run.questions),
+        "truncated": sum(r.finish == "length" for r in answers),
+        "timeouts": sum(r.finish == "timeout" for r in everything),
+        "grader_timeouts": sum(r.grade is Grade.TIMEOUT for r in run.answers(QUALITY, arm).values()),
+        **_accuracy(run, answers, run.scored(QUALITY, other) if other else None),
+        "target_share": share(answers),
+        "target_sampled_share": _sampled_share(answers),
+        "switches": _mean([r.switches for r in answers]),
+        "accept_rate": _ratio(sum(r.accepted for r in answers), sum(r.decided for r in answers)),
+        "acceptance_length": None,
+        "relayed_fraction": _mean([r.draft > 0 for r in answers]),
+        "latency_s": _percentiles([r.seconds for r in timed], with_interval=True),
+        "ttft_s": _percentiles([r.first_token for r in timed if r.first_token is not None]),
+        "tpot_s": _percentiles([t for r in timed if (t := r.token_seconds) is not None]),
+        "throughput_tps": _throughput(timed),
+        "goodput_rps": None,
+        "speedup": _speedup(timed, run.scored(LATENCY, baseline) if baseline else []),
+        "speedup_vs_speculation": None,
+        "tokens": _tokens(answers),
+        "flops": _flops(answers, run.params),
+        "gpu_memory_bytes": max((r.gpu_memory for r in everything if r.gpu_memory is not None), default=None),
+        "energy_j": None,
+        "ece": None,
+    }
+
+
+def _accuracy(run: Run, answers: list[Record], baseline: list[Record] | None) -> dict[str, Any]:
+    correct = _correct(answers, run.samples)
+    out: dict[str, Any] = dict.fromkeys(
+        ("accuracy", "accuracy_ci", "accuracy_delta", "accuracy_delta_ci", "mcnemar_p", "by_level")
+    )
+    if not answers:
+        return out
+    out["accuracy"] = float(correct.mean())
+    out["accuracy_ci"] = _listed(statistics.mean_interval(correct))
+    if baseline is not None:
+        reference = _correct(baseline, run.samples)
+        out["accuracy_delta"] = float(correct.mean() - reference.mean())
+        out["accuracy_delta_ci"] = _listed(statistics.difference_interval(correct, reference))
+        out["mcnemar_p"] = statistics.mcnemar(correct, reference)
+    levels: dict[str, list[Record]] = defaultdict(list)
+    for r in answers:
+        if r.level is not None:
+            levels[r.level].append(r)
+    if levels:
+        out["by_level"] = {
+            level: {
+                "n": len(rs) // run.samples,
+                "accuracy": _mean([r.correct for r in rs]),
+                "target_share": share(rs),
+            }
+            for level, rs in sorted(levels.items(), key=lambda item: (len(item[0]), item[0]))
+        }
+    return out
+
+
+def _correct(answers: list[Record], samples: int) -> statistics.Array:
+    """`[questions, samples]` of 0 and 1."""
+    return np.asarray([r.correct for r in answers], float).reshape(-1, samples)
+
+
+def _speedup(timed: list[Record], baseline: list[Record]) -> dict[str, Any]:
+    """How many times faster than the baseline, on the same questions in the same order."""
+    out: dict[str, Any] = dict.fromkeys(("p50", "p50_ci", "p99", "mean", "ci"))
+    if not timed or not baseline:
+        return out
+    ours, theirs = (np.asarray([r.seconds for r in records]) for records in (timed, baseline))
+    out["p50"] = float(np.median(theirs) / np.median(ours))
+    out["p50_ci"] = _listed(statistics.median_ratio_interval(theirs, ours))
+    if len(ours) >= P99_ANSWERS:
+        out["p99"] = float(np.quantile(theirs, 0.99) / np.quantile(ours, 0.99))
+    out["mean"] = float(np.mean(theirs / ours))
+    out["ci"] = _listed(statistics.ratio_interval(theirs, ours))
+    return out
+
+
+def _percentiles(values: list[float], with_interval: bool = False) -> dict[str, Any]:
+    names = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+    out: dict[str, Any] = dict.fromkeys((*names, "p99_ci") if with_interval else names)
+    for name, q in names.items():
+        if values and (name != "p99" or len(values) >= P99_ANSWERS):
+            out[name] = float(np.quantile(values, q))
+    if with_interval and out["p99"] is not None:
+        out["p99_ci"] = _listed(statistics.percentile_interval(values, 0.99))
+    return out
+
+
+def _throughput(timed: list[Record]) -> float | None:
+    """Kept tokens a second of the time in which at least one answer of this arm was under way."""
+    spans = sorted((r.started, r.started + r.seconds) for r in timed if r.started is not None)
+    busy, until = 0.0, float("-inf")
+    for start, end in spans:
+        busy += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return sum(r.kept for r in timed if r.started is not None) / busy if busy else None
+
+
+def _sampled_share(answers: list[Record]) -> float | None:
+    target, draft = (sum(r.sampled.get(role, 0) for r in answers) for role in (Role.TARGET, Role.DRAFT))
+    return _ratio(target, target + draft)
+
+
+def _tokens(answers: list[Record]) -> dict[str, float | None]:
+    """Means an answer. `target` and `draft` are kept tokens; `prefill` is prompt tokens that no cache had."""
+    return {
+        **{name: _mean([getattr(r, name) for r in answers]) for name in ("target", "draft", "discarded", "overshoot")},
+        "helper": _mean([r.helper for r in answers]),
+        "prefill": _mean([sum(r.prefilled.values()) for r in answers]),
+    }
+
+
+def _flops(answers: list[Record], params: Mapping[str, int]) -> float | None:
+    """Two a parameter and token computed, prefill and helpers included; None if some model's size is unknown."""
+    total = 0.0
+    for r in answers:
+        for part in (r.sampled, r.prefilled, r.helped):
+            for model, tokens in part.items():
+                if tokens and model not in params:
+                    return None
+                total += 2.0 * params.get(model, 0) * tokens
+    return total / len(answers) if answers else None
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if values else None
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
+
+
+def _listed(interval: Interval | None) -> list[float] | None:
+    return None if interval is None else list(interval)

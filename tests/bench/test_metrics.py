@@ -1,0 +1,236 @@
+"""Every figure of results.json follows from the traces, and means what the contract says."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from baton.bench import metrics
+from baton.bench.metrics import LATENCY, QUALITY, Arm, Run
+from baton.trace import Decision, HelperCall, Kind, Phase, Role, Segment, Trace
+
+CONTRACT = [
+    "router", "knobs", "engine", "speculation", "n", "samples", "failures", "truncated", "timeouts", "accuracy",
+    "accuracy_ci", "accuracy_delta", "accuracy_delta_ci", "mcnemar_p", "by_level", "target_share",
+    "target_sampled_share", "switches", "accept_rate", "acceptance_length", "relayed_fraction", "latency_s", "ttft_s",
+    "tpot_s", "throughput_tps", "goodput_rps", "speedup", "speedup_vs_speculation", "tokens", "flops",
+    "gpu_memory_bytes", "energy_j", "ece",
+]  # fmt: skip
+TARGET, DRAFT = Arm("target", "target", {}, "transformers"), Arm("draft", "draft", {}, "transformers")
+
+
+def segment(role, tokens, *, kept=True, kind=Kind.WRITE, overshoot=0, prompt=0, cached=0, phase=Phase.THINKING):
+    return Segment(
+        id=1, parent=0, branch=0, role=role, kind=kind, phase=phase, ids=list(range(tokens)), text="x", kept=kept,
+        prompt=prompt, cached=cached, sampled=tokens + overshoot, overshoot=overshoot,
+        kept_tokens=tokens if kept else 0,
+    )  # fmt: skip
+
+
+def answer(
+    arm="target", question="q", *, grade="correct", name=QUALITY, segments=None, seconds=1.0, first=0.1, sample=0,
+    finish="end_of_text", level="1", **more,
+):  # fmt: skip
+    return Trace(
+        question=question, sample=sample, finish=finish, seconds=seconds, first_token=first,
+        segments=[segment(Role.TARGET, 10)] if segments is None else segments,
+        extra={"pass": name, "arm": arm, "level": level, "grade": grade, "gold": "1", **more},
+    )  # fmt: skip
+
+
+def results(arms, traces, samples=1, params=None, questions=None):
+    """Through JSON and back, as a run reads its traces."""
+    asked = questions or {
+        name: sorted({t.question for t in traces if t.extra["pass"] == name}) for name in (QUALITY, LATENCY)
+    }
+    run = Run(arms, {k: v for k, v in asked.items() if v}, samples, params or {})
+    for trace in traces:
+        run.add(metrics.record(Trace.from_json(json.loads(trace.dumps()))))
+    return metrics.results(run, {"pair": "p"})
+
+
+def by_label(found):
+    return {a["label"]: a for a in found["arms"]}
+
+
+def test_an_arm_has_the_keys_of_the_contract_in_its_order_and_null_where_nothing_was_measured():
+    arm = results([DRAFT], [answer("draft")])["arms"][0]
+    assert [k for k in arm if k in CONTRACT] == CONTRACT
+    assert set(arm) - set(CONTRACT) == {"label", "grader_timeouts"}
+    assert list(arm["latency_s"]) == ["p50", "p90", "p95", "p99", "p99_ci"]
+    assert [k for k in arm["speedup"] if k != "p50_ci"] == ["p50", "p99", "mean", "ci"]
+    assert list(arm["tokens"]) == ["target", "draft", "discarded", "overshoot", "helper", "prefill"]
+    nulls = ("accuracy_delta", "accuracy_delta_ci", "mcnemar_p", "accept_rate", "throughput_tps", "flops", "ece")
+    assert all(arm[k] is None for k in nulls)
+    assert set(arm["latency_s"].values()) == set(arm["speedup"].values()) == {None}
+
+
+def test_tokens_are_counted_once_and_by_what_became_of_them():
+    trace = answer(
+        segments=[
+            Segment(id=9, parent=0, branch=0, role=Role.INSERTED, kind=Kind.INSERT, ids=[1, 2], text="y", kept=True),
+            segment(Role.TARGET, 30, prompt=100, cached=0),
+            segment(Role.DRAFT, 8, kept=False, overshoot=1, prompt=130, cached=20),
+            segment(Role.DRAFT, 12, overshoot=2, prompt=130, cached=128),
+            segment(Role.TARGET, 1, kept=False, kind=Kind.PROBE, prompt=142, cached=140),
+        ]
+    )
+    trace.helpers = [HelperCall("prm", [1], 0.0, tokens=50), HelperCall("logprob:target", [1], 0.0, tokens=7)]
+    trace.decisions = [
+        Decision(1, "prm", 0.2, "binary", 0.5, False, 0.1, helper_tokens=25),
+        Decision(2, "prm", 0.9, "binary", 0.5, True, 0.2, helper_tokens=25),
+    ]
+    params = {"target": 100, "draft": 10, "prm": 1}
+    arm = results([TARGET], [trace], params=params)["arms"][0]
+    assert arm["tokens"] == {
+        "target": 30, "draft": 12, "discarded": 8, "overshoot": 3, "helper": 58, "prefill": 100 + 110 + 2 + 2,
+    }  # fmt: skip
+    assert arm["target_share"] == pytest.approx(30 / 42)
+    assert arm["target_sampled_share"] == pytest.approx(31 / (31 + 23))
+    assert arm["flops"] == 2 * (100 * (31 + 102 + 7) + 10 * (23 + 112) + 1 * 50)
+    assert (arm["switches"], arm["accept_rate"], arm["relayed_fraction"]) == (1, 0.5, 1)
+    unknown = results([TARGET], [trace], params={"target": 100, "draft": 10})["arms"][0]
+    assert unknown["flops"] is None
+
+
+def test_a_committed_part_of_a_segment_leaves_the_rest_discarded():
+    cut = segment(Role.DRAFT, 20, overshoot=1)
+    cut.ids, cut.kept_tokens = cut.ids[:5], 5
+    assert results([DRAFT], [answer("draft", segments=[cut])])["arms"][0]["tokens"]["discarded"] == 15
+
+
+def test_shares_are_of_all_tokens_together():
+    traces = [
+        answer(question="a", segments=[segment(Role.TARGET, 90)]),
+        answer(question="b", segments=[segment(Role.DRAFT, 10)]),
+    ]
+    arm = results([TARGET], traces)["arms"][0]
+    assert arm["target_share"] == 0.9
+    assert arm["relayed_fraction"] == 0.5
+
+
+def test_a_truncated_answer_is_wrong_and_reported_apart():
+    traces = [answer(question="a", finish="length"), answer(question="b"), answer(question="c", finish="timeout")]
+    arm = results([TARGET], traces)["arms"][0]
+    assert arm["accuracy"] == pytest.approx(1 / 3)
+    assert (arm["truncated"], arm["timeouts"], arm["failures"]) == (1, 1, 0)
+
+
+def test_a_question_that_failed_in_one_arm_leaves_all_arms_and_is_no_wrong_answer():
+    traces = [answer(arm, str(n)) for n in range(200) for arm in ("target", "draft") if (arm, n) != ("draft", 7)]
+    found = results([TARGET, DRAFT], traces)
+    arms = by_label(found)
+    assert (arms["target"]["n"], arms["draft"]["n"]) == (199, 199)
+    assert (arms["target"]["failures"], arms["draft"]["failures"]) == (0, 1)
+    assert arms["draft"]["accuracy"] == 1
+    assert found["valid"]
+
+
+def test_more_than_one_percent_of_failures_make_the_comparison_invalid():
+    traces = [answer("target", str(n)) for n in range(197)]
+    found = results([TARGET], traces, questions={QUALITY: [str(n) for n in range(200)]})
+    assert not found["valid"]
+    assert "3 of 200 questions" in found["reason"]
+
+
+def test_a_grader_timeout_leaves_all_arms_and_is_reported():
+    traces = [answer(arm, str(n)) for n in range(150) for arm in ("target", "draft")]
+    traces[1].extra["grade"] = "timeout"
+    arms = by_label(results([TARGET, DRAFT], traces))
+    assert (arms["target"]["n"], arms["draft"]["grader_timeouts"], arms["draft"]["failures"]) == (149, 1, 0)
+    assert arms["draft"]["accuracy"] == 1
+
+
+def test_deltas_and_tests_are_paired_with_the_target_and_adjusted_over_arms():
+    third = Arm("third", "draft", {}, "transformers")
+    traces = []
+    for n in range(20):
+        traces.append(answer("target", str(n)))
+        traces.append(answer("draft", str(n), grade="wrong" if n < 8 else "correct"))
+        traces.append(answer("third", str(n), grade="wrong" if n < 2 else "correct"))
+    arms = by_label(results([TARGET, DRAFT, third], traces))
+    assert arms["target"]["accuracy_delta"] is None
+    assert arms["draft"]["accuracy_delta"] == pytest.approx(-0.4)
+    low, high = arms["draft"]["accuracy_delta_ci"]
+    assert low < -0.4 < high < 0
+    assert arms["draft"]["mcnemar_p"] == pytest.approx(2 * (2 / 2**8))
+    assert arms["third"]["mcnemar_p"] == pytest.approx(2 / 2**2)
+
+
+def test_samples_of_a_question_are_averaged():
+    traces = [
+        answer("target", q, sample=s, grade="correct" if s == 0 else "wrong") for q in ("a", "b") for s in range(4)
+    ]
+    arm = results([TARGET], traces, samples=4)["arms"][0]
+    assert (arm["n"], arm["samples"], arm["accuracy"]) == (2, 4, 0.25)
+    assert arm["accuracy_ci"] == [0.25, 0.25]
+
+
+def test_levels_are_reported_apart():
+    traces = [answer(question="a", level="1"), answer(question="b", level="2", grade="no_answer")]
+    levels = results([TARGET], traces)["arms"][0]["by_level"]
+    assert levels == {
+        "1": {"n": 1, "accuracy": 1.0, "target_share": 1.0}, "2": {"n": 1, "accuracy": 0.0, "target_share": 1.0},
+    }  # fmt: skip
+
+
+def latency(arm, seconds, started=0.0):
+    return [
+        answer(arm, str(n), name=LATENCY, seconds=s, started=started + 10.0 * n, grade="wrong")
+        for n, s in enumerate(seconds)
+    ]
+
+
+def test_speedups_are_of_the_same_questions_in_the_latency_pass():
+    traces = [answer(arm, "0") for arm in ("target", "draft")]
+    traces += latency("target", [2.0, 4.0, 9.0]) + latency("draft", [1.0, 1.0, 1.0])
+    arms = by_label(results([TARGET, DRAFT], traces))
+    assert arms["draft"]["speedup"]["p50"] == 4
+    assert arms["draft"]["speedup"]["mean"] == 5
+    assert arms["target"]["speedup"]["p50"] == arms["target"]["speedup"]["mean"] == 1
+    assert arms["draft"]["latency_s"]["p50"] == 1
+    assert arms["draft"]["latency_s"]["p99"] is None
+    assert arms["target"]["tpot_s"]["p50"] == pytest.approx((4.0 - 0.1) / 9)
+    assert arms["target"]["ttft_s"]["p50"] == 0.1
+    assert arms["target"]["throughput_tps"] == pytest.approx(30 / 15)
+    assert arms["target"]["accuracy"] == 1, "the latency pass has no say in accuracy"
+
+
+def test_overlapping_answers_share_the_clock_in_the_throughput():
+    traces = [answer("target", "0"), *latency("target", [15.0, 10.0])]
+    assert results([TARGET], traces)["arms"][0]["throughput_tps"] == pytest.approx(20 / 20)
+
+
+@pytest.mark.parametrize(("n", "there"), [(299, False), (300, True)])
+def test_a_p99_needs_300_answers(n, there):
+    seconds = [1.0 + k / n for k in range(n)]
+    arms = by_label(results([TARGET, DRAFT], latency("target", seconds) + latency("draft", seconds)))
+    assert (arms["draft"]["latency_s"]["p99"] is not None) == there
+    assert (arms["draft"]["latency_s"]["p99_ci"] is not None) == there
+    assert (arms["draft"]["speedup"]["p99"] is not None) == there
+
+
+def test_a_question_that_failed_in_the_latency_pass_leaves_its_pass_only():
+    traces = [answer(arm, str(n)) for n in range(3) for arm in ("target", "draft")]
+    traces += latency("target", [2.0, 4.0, 100.0]) + latency("draft", [1.0, 1.0])
+    found = results([TARGET, DRAFT], traces)
+    arms = by_label(found)
+    assert arms["target"]["latency_s"]["p50"] == 3
+    assert (arms["target"]["n"], arms["draft"]["failures"]) == (3, 1)
+    assert "latency pass" in found["reason"]
+
+
+def test_an_answer_row_shows_what_was_graded():
+    row = metrics.answer_row(
+        answer(segments=[segment(Role.TARGET, 3), Segment(id=2, parent=1, branch=0, role=Role.DRAFT, kept=True,
+               kept_tokens=2, phase=Phase.ANSWER, text="It is \\boxed{7}.")])
+    )  # fmt: skip
+    assert (row["answer"], row["grade"], row["correct"], row["tokens"], row["target_tokens"]) == (
+        "7",
+        "correct",
+        True,
+        5,
+        3,
+    )
+    assert metrics.answer_row(answer(grade="timeout"))["correct"] is None
