@@ -12,7 +12,7 @@ import hashlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, overload
 
 from baton.boundary import (
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 CUT = End("cut")
 """Ends a segment of which only the first tokens were committed."""
+
+GIVEN = End("given")
+"""Ends a segment whose tokens were given, not sampled."""
 
 CONTEXT_CHARACTERS = 64
 """Text before a segment that its boundaries can look back on; longer than any cue or delimiter."""
@@ -85,7 +88,8 @@ class Options:
 class Router(Protocol):
     """A policy: decides which model writes the next stretch. A dataclass whose fields are its knobs."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     async def __call__(self, gen: Generation) -> None: ...
 
@@ -302,7 +306,7 @@ class Generation:
     # Writing --------------------------------------------------------------------------------------------------------
 
     @overload
-    def start(
+    def start(  # type: ignore[overload-overlap]
         self,
         role: str,
         until: Sequence[Boundary] = ...,
@@ -388,14 +392,15 @@ class Generation:
         Raises:
             RouterError: the pair has no such scorer.
         """
-        single = isinstance(nodes, Segment)
-        targets = [self._node(nodes)] if isinstance(nodes, Segment) else [self._node(s) for s in nodes]
         if by not in self.pair.scorers:
             have = ", ".join(sorted(self.pair.scorers)) or "none"
             raise RouterError(f"scorer: {by!r} is not one of the pair's scorers ({have}); add it to the pair")
-        if single and self.options.optimistic:
-            self._start_optimistically(targets[0])
-        return PendingCall(self._spawn(self._score(targets, by, against, single)))  # type: ignore[arg-type]
+        if not isinstance(nodes, Segment):
+            return PendingCall(self._spawn(self._score([self._node(s) for s in nodes], by, against)))
+        node = self._node(nodes)
+        if self.options.optimistic:
+            self._start_optimistically(node)
+        return PendingCall(self._spawn(self._score_one(node, by, against)))
 
     @overload
     def logprob(self, role: str, nodes: Segment) -> PendingCall[list[TokenScore]]: ...
@@ -422,7 +427,7 @@ class Generation:
         branch: int = 0,
         read: Read = NOTHING,
     ) -> Segment:
-        """A continuation of up to `cap` tokens that never enters the answer, after `suffix` (control tokens allowed)."""
+        """Up to `cap` tokens after `suffix` (which may hold control tokens) that never enter the answer."""
         parent, speaker = self._node(after), self._role(role)
         vocabulary = self._vocabulary[speaker]
         prefix = self._prefix(parent, speaker).extend(vocabulary.encode(suffix) if suffix else ())
@@ -623,15 +628,11 @@ class Generation:
         room = None if role is Role.INSERTED else self._room(self._head)
         thinking = self._head.phase is Phase.THINKING
         matcher = SegmentMatcher((), vocabulary, context=self._head.tail, thinking=thinking, cap=room)
-        for i in ids:
-            if matcher.push(i):
-                break
-        else:
-            matcher.close()
+        ended = any(matcher.push(i) for i in ids)
         segment = node.segment
-        segment.ended_by, segment.detail = matcher.ended_by, detail
+        segment.ended_by, segment.detail = matcher.ended_by or GIVEN, detail
         segment.first = segment.last = segment.submitted
-        self._settle(node, ids[: matcher.kept])
+        self._settle(node, ids[: matcher.kept] if ended else ids)
         self.commit(segment)
         return segment
 
@@ -675,6 +676,8 @@ class Generation:
         if node.parent is not None and node in node.parent.children:
             node.parent.children.remove(node)
         if node.task is not None and not node.task.done():
+            # A task that has not begun never sees its cancellation.
+            node.segment.ended_by = CANCELLED
             node.task.cancel()
         for child in list(node.children):
             self._discard(child)
@@ -754,9 +757,11 @@ class Generation:
         got: list[Chunk] = []
         try:
             async with self._lease(segment.role, parent, node) as session:
-                async with aclosing(session.generate(call)) as chunks:  # type: ignore[type-var]
+                async with aclosing(session.generate(call)) as chunks:
                     async for chunk in chunks:
                         self._receive(node, chunk, got)
+                if matcher.ended_by is None:
+                    raise EngineError(f"the {segment.role}'s engine stopped before its segment was decided")
                 session.rewind(call.prefix.length + matcher.kept)
         except asyncio.CancelledError:
             matcher.close()
@@ -767,8 +772,6 @@ class Generation:
             segment.ended_by = FAILED
             self._settle(node, segment.ids)
             raise
-        if matcher.ended_by is None:
-            matcher.close()
         segment.ended_by, segment.detail = matcher.ended_by, matcher.detail or segment.detail
         segment.features = _features(got, matcher.kept, call.read)
         segment.overshoot = segment.sampled - matcher.kept
@@ -813,9 +816,10 @@ class Generation:
 
     # Internals: helpers ---------------------------------------------------------------------------------------------
 
-    async def _score(
-        self, nodes: list[_Node], by: str, against: Segment | None, single: bool
-    ) -> float | list[float]:
+    async def _score_one(self, node: _Node, by: str, against: Segment | None) -> float:
+        return (await self._score([node], by, against))[0]
+
+    async def _score(self, nodes: list[_Node], by: str, against: Segment | None) -> list[float]:
         helper = HelperCall(by=by, nodes=[n.segment.id for n in nodes], submitted=self._now())
         requests = [self._request(n, against) for n in nodes]
         with self._record(helper):
@@ -826,7 +830,7 @@ class Generation:
             helper.tokens, helper.cached = sum(s.tokens for s in scores), sum(s.cached for s in scores)
         for node, score in zip(nodes, scores, strict=True):
             node.scored = (by, score.tokens)
-        return helper.scores[0] if single else helper.scores
+        return helper.scores
 
     def _request(self, node: _Node, against: Segment | None) -> ScoreRequest:
         segment = node.segment
@@ -919,9 +923,11 @@ async def generate(
     )
     gen = Generation(pair, question, options, trace=trace, on_text=on_text, replay=replay)
     try:
-        async with asyncio.timeout(options.timeout):
+        async with asyncio.timeout(options.timeout) as deadline:
             await router(gen)
     except TimeoutError:
+        if not deadline.expired():
+            raise
         trace.finish = "timeout"
     finally:
         await gen.close()
@@ -930,9 +936,7 @@ async def generate(
 
 def knobs(router: Router) -> dict[str, Any]:
     """A router's knobs in a form that JSON can hold."""
-    if not is_dataclass(router):
-        return {}
-    return {f.name: _plain(getattr(router, f.name)) for f in fields(router)}
+    return {name: _plain(getattr(router, name)) for name in getattr(router, "__dataclass_fields__", ())}
 
 
 def _plain(value: Any) -> Any:

@@ -1,10 +1,13 @@
-"""A target and a draft, loaded and ready, with the helpers that routers ask for by name."""
+"""A target and a draft, loaded and ready, with the scorers that routers ask for by name."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from baton import engines, nano
+from baton.config import ModelConfig, PairConfig
 from baton.engines.base import Engine
 from baton.scorers.base import Scorer
 from baton.trace import Role
@@ -18,6 +21,21 @@ class Pair:
     engines: dict[Role, Engine]
     scorers: dict[str, Scorer] = field(default_factory=dict)
 
+    @classmethod
+    def load(cls, config: PairConfig, base: Path) -> Pair:
+        """Loads both models. Relative model folders start from `base`.
+
+        Raises:
+            ValueError: a model cannot be loaded; one line that names the field, the value and the remedy.
+        """
+        loaded = {}
+        for role, model in ((Role.TARGET, config.target), (Role.DRAFT, config.draft)):
+            try:
+                loaded[role] = load_engine(model, base)
+            except ValueError as error:
+                raise ValueError(f"pair.{role}.model: {error}") from None
+        return cls(config.name, loaded)
+
     @property
     def one_vocabulary(self) -> bool:
         """Whether target and draft map the same tokens to the same ids."""
@@ -25,3 +43,30 @@ class Pair:
 
     async def close(self) -> None:
         await asyncio.gather(*(engine.close() for engine in self.engines.values()))
+
+
+def load_engine(model: ModelConfig, base: Path) -> Engine:
+    """The engine of one model. `nano:target` and `nano:draft` are shipped; a folder wins over a hub id.
+
+    Raises:
+        ValueError: the model cannot be loaded.
+    """
+    path = model.model
+    if path.startswith("nano:"):
+        shipped = nano.pair_paths()
+        role = path.removeprefix("nano:")
+        if role not in shipped:
+            raise ValueError(f"{path!r} is not shipped; use {' or '.join(f'nano:{r}' for r in shipped)}")
+        path = str(shipped[role])
+    elif (folder := base / Path(path).expanduser()).is_dir():
+        path = str(folder)
+    engine: Engine = engines.find(model.engine).load(
+        path,
+        device=model.device,
+        dtype=model.dtype,
+        cache_bytes=model.cache_mb << 20,
+        max_batch=model.max_batch,
+        trust_remote_code=model.trust_remote_code,
+        revision=model.revision,
+    )
+    return engine

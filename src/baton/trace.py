@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any
 
 from baton.boundary import Boundary
@@ -187,7 +188,7 @@ class Trace:
     def switches(self) -> int:
         """Changes of the writing model along the answer."""
         roles = [s.role for s in self.path() if s.role is not Role.INSERTED and s.kept_tokens]
-        return sum(a is not b for a, b in zip(roles, roles[1:], strict=False))
+        return sum(a is not b for a, b in pairwise(roles))
 
     def to_json(self) -> dict[str, Any]:
         out: dict[str, Any] = {"schema": SCHEMA}

@@ -61,18 +61,17 @@ class CueProfile:
         Raises:
             ValueError: the file is missing, is no profile, or holds no cue; one line.
         """
+        remedy = "make one with `baton calibrate cues`"
         try:
             data = json.loads(Path(path).read_text(encoding="utf-8"))
         except OSError:
-            raise ValueError(f"cue profile: {path}: there is no such file; make one with `baton calibrate cues`") from None
+            raise ValueError(f"cue profile: {path}: there is no such file; {remedy}") from None
         except ValueError:
-            raise ValueError(f"cue profile: {path}: not valid JSON; make it again with `baton calibrate cues`") from None
+            raise ValueError(f"cue profile: {path}: not valid JSON; {remedy}") from None
         if not isinstance(data, dict) or data.get("schema") != SCHEMA or not isinstance(data.get("cues"), list):
-            raise ValueError(f"cue profile: {path}: no profile of schema {SCHEMA}; make one with `baton calibrate cues`")
+            raise ValueError(f"cue profile: {path}: no profile of schema {SCHEMA}; {remedy}")
         if not data["cues"]:
-            raise ValueError(
-                f"cue profile: {path}: holds no cue (none passed the rule); calibrate on more traces, or give cues by hand"
-            )
+            raise ValueError(f"cue profile: {path}: no cue passed the rule; calibrate on more traces, or list cues")
         known = {f.name for f in fields(cls)}
         values = {k: v for k, v in data.items() if k in known}
         values["statistics"] = [

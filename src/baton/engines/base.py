@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -173,18 +173,24 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class TokenScore:
-    """Log-probability (nats, temperature 1) of a given token under a model, and the token that model prefers."""
+    """How a model sees a given token: all of the predictive distribution before any filter, at temperature 1.
+
+    `logprob` of the token and `argmax_logprob` of the token the model prefers are in nats, `entropy` of the
+    distribution too; `margin` is the probability of the first minus that of the second choice.
+    """
 
     logprob: float
     argmax: int
     argmax_logprob: float
+    margin: float
+    entropy: float
 
 
 class Session(ABC):
     """A cache of one growing prefix. One call at a time; concurrent branches `fork`."""
 
     @abstractmethod
-    def generate(self, call: Call) -> AsyncIterator[Chunk]:
+    def generate(self, call: Call) -> AsyncGenerator[Chunk, None]:
         """Samples after `call.prefix`, pushing every token into `call.matcher`, until it is decided or at the cap.
 
         Closing the iterator, or cancelling the task that reads it, frees the engine within one step.
@@ -245,7 +251,7 @@ class PrefixEngine(Engine):
     @abstractmethod
     def stream(
         self, ids: Sequence[int], stop_ids: frozenset[int], cap: int, sampling: Sampling, seed: int, read: Read
-    ) -> AsyncIterator[Chunk]:
+    ) -> AsyncGenerator[Chunk, None]:
         """Samples up to `cap` tokens after `ids`, stopping after the first token that is in `stop_ids` (kept in the
         chunk). The last chunk carries `usage`."""
 
@@ -266,35 +272,31 @@ class PrefixSession(Session):
     def __init__(self, engine: PrefixEngine):
         self.engine = engine
 
-    async def generate(self, call: Call) -> AsyncIterator[Chunk]:
-        ids, matcher, left = call.prefix.ids(), call.matcher, call.cap
+    async def generate(self, call: Call) -> AsyncGenerator[Chunk, None]:
+        ids, matcher = call.prefix.ids(), call.matcher
+        end = len(ids) + call.cap
         total = Usage(prompt=len(ids))
-        done, calls = False, 0
-        while not done and left > 0:
-            cap = 1 if matcher.open else left
+        last = Chunk([], 0.0, 0.0)
+        first = True
+        while matcher.ended_by is None and len(ids) < end:
+            cap = 1 if matcher.open else end - len(ids)
             stream = self.engine.stream(ids, matcher.stop_ids, cap, call.sampling, call.seed, call.read)
             used = Usage()
-            async with aclosing(stream) as chunks:  # type: ignore[type-var]
-                async for chunk in chunks:
-                    used, chunk.usage = chunk.usage or used, None
-                    for n, i in enumerate(chunk.ids):
-                        ids.append(i)
-                        left -= 1
-                        done = matcher.push(i, chunk.features[n] if chunk.features else None)
-                        if done:
-                            _truncate(chunk, n + 1)
-                            break
-                    yield chunk
-                    if done:
+            async with aclosing(stream) as chunks:
+                async for last in chunks:
+                    used, last.usage = last.usage or used, None
+                    _truncate(last, _push(call, last))
+                    ids += last.ids
+                    yield last
+                    if matcher.ended_by is not None:
                         break
-            # Only the first request's prefix was there before the call; what a resumed one re-sends is not new work.
-            total.cached = used.cached if calls == 0 else total.cached
+            # What a resumed request sends again was computed by the one before it: only the first one's cache counts.
+            total.cached = used.cached if first else total.cached
             total.sampled += used.sampled
-            calls += 1
-            if used.sampled == 0 and not done:
+            first = False
+            if used.sampled == 0 and matcher.ended_by is None:
                 raise EngineError(f"engine {self.engine.kind!r} ended a request without a token")
-        now = chunk.last if calls else 0.0
-        yield Chunk(ids=[], first=now, last=now, usage=total)
+        yield Chunk([], last.last, last.last, usage=total)
 
     async def logprob(self, prefix: Prefix, ids: Sequence[int]) -> tuple[list[TokenScore], Usage]:
         return await self.engine.logprob([*prefix.ids(), *ids], len(ids))
@@ -304,6 +306,14 @@ class PrefixSession(Session):
 
     def close(self) -> None:
         return None
+
+
+def _push(call: Call, chunk: Chunk) -> int:
+    """Shows a chunk's tokens to the matcher; how many of them it took."""
+    for n, i in enumerate(chunk.ids):
+        if call.matcher.push(i, chunk.features[n] if chunk.features else None):
+            return n + 1
+    return len(chunk.ids)
 
 
 def _truncate(chunk: Chunk, count: int) -> None:

@@ -11,7 +11,7 @@ from baton.generation import Generation
 
 @dataclass(frozen=True)
 class Random:
-    """At every sentence end a coin decides who writes the next sentence; heads, with probability `share`, the target."""
+    """At every sentence end a coin decides who writes the next one: the target with probability `share`."""
 
     share: float
     """Target share aimed at, from 0 (draft only) to 1 (target only)."""

@@ -1,0 +1,369 @@
+"""Which discourse cues lead into easy text, measured once a pair: the calibration behind `relaygen`.
+
+The target writes traces of calibration questions. Each of their tokens gets a probability margin (top-1 minus top-2
+probability at temperature 1) under the draft, the target, or both. For every candidate cue the margins of the tokens
+from the cue to the sentence's end are pooled (RelayGen, arXiv 2602.06454, section 3) and compared with the mean over
+all thinking tokens.
+
+Two rules choose. `paper`: the mean exceeds the global mean by at least one standard error over tokens. `corrected`:
+tokens of one trace are not independent, a cue seen twice says little, and ninety candidates give false alarms; so the
+standard error is bootstrapped over traces, a minimum of segments is asked for, and Holm's correction holds the
+family-wise error at 5 %.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from baton.boundary import SENTENCE, Cues
+from baton.calibrate.profile import CueProfile, CueStatistics
+from baton.engines.base import Prefix
+from baton.generation import Options, generate
+from baton.pair import Pair
+from baton.routers.target import Target
+from baton.trace import Phase, Role, Segment, Trace
+
+T = TypeVar("T")
+
+_STEMS = (
+    *("therefore", "thus", "so", "similarly", "also", "alternatively", "wait", "hmm", "but", "however", "hence"),
+    *("another", "oh", "maybe", "other", "again", "now", "ah", "any", "specifically", "then", "next"),
+)
+CANDIDATES: tuple[str, ...] = (
+    *(form for stem in _STEMS for word in (stem.capitalize(), stem) for form in (word, f"{word},")),
+    "check",
+    "double-check",
+    "verify",
+)
+"""RelayGen's 91 candidate cues: 22 stems, capitalised and not, bare and with a comma, and three verbs of checking."""
+
+RESAMPLES = 2000
+LEVEL = 0.05
+
+
+class Question(Protocol):
+    """What calibration needs of a question."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def question(self) -> str: ...
+
+
+class Progress(Protocol):
+    """Told how far a stage is."""
+
+    def __call__(self, stage: str, done: int, total: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a calibration is asked for."""
+
+    questions: int = 40
+    samples: int = 4
+    """Traces a question."""
+    scored_by: str = "draft"
+    """Whose margins: `draft` (as published), `target`, or `both` (their mean)."""
+    rule: str = "paper"
+    """`paper` or `corrected`."""
+    min_segments: int = 8
+    """Sentence remainders a cue needs (rule `corrected`)."""
+    min_traces: int = 4
+    candidates: tuple[str, ...] = CANDIDATES
+    seed: int = 0
+    concurrency: int = 8
+
+    def __post_init__(self) -> None:
+        if self.scored_by not in {"draft", "target", "both"}:
+            raise ValueError(f"scored-by: {self.scored_by!r} is unknown; use one of draft, target, both")
+        if self.rule not in {"paper", "corrected"}:
+            raise ValueError(f"rule: {self.rule!r} is unknown; use one of paper, corrected")
+        for name in ("questions", "samples", "min_segments", "min_traces", "concurrency"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name.replace('_', '-')}: {getattr(self, name)} is too few; use 1 or more")
+        if not self.candidates:
+            raise ValueError("candidates: the list is empty; give at least one cue a line")
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        return (Role.TARGET, Role.DRAFT) if self.scored_by == "both" else (Role(self.scored_by),)
+
+
+@dataclass(frozen=True, slots=True)
+class Margins:
+    """The thinking phase of one trace: its text cut into tokens, and a margin for each."""
+
+    trace: str
+    """Question and sample; the cluster of the bootstrap is the question."""
+    question: str
+    pieces: list[str]
+    """Text of each token; a character split over tokens stands with the last of them."""
+    margins: list[float]
+
+
+async def collect_traces(
+    pair: Pair, questions: Sequence[Question], settings: Settings, options: Options, store: Path, progress: Progress
+) -> list[Trace]:
+    """The target's traces of `questions`, appended to `store` as they finish; what is there already is not repeated."""
+    have = {(t.question, t.sample): t for t in read_traces(store)} if store.exists() else {}
+    wanted = [(q, s) for q in questions for s in range(settings.samples)]
+    missing = [(q, s) for q, s in wanted if (q.id, s) not in have]
+    progress("traces", len(wanted) - len(missing), len(wanted))
+
+    async def one(item: tuple[Question, int]) -> None:
+        question, sample = item
+        trace = await generate(
+            pair, Target(), question.question, options=options, question_id=question.id, sample=sample
+        )
+        have[question.id, sample] = trace
+        with store.open("a", encoding="utf-8") as file:
+            file.write(trace.dumps() + "\n")
+        progress("traces", len(have), len(wanted))
+
+    await _each(missing, one, settings.concurrency)
+    return [have[q.id, s] for q, s in wanted]
+
+
+def read_traces(path: Path) -> list[Trace]:
+    """Traces in a JSONL file; a last line that was cut off by a kill is left out.
+
+    Raises:
+        ValueError: the file is missing, or a line before the last is no trace.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        raise ValueError(f"traces: {path}: there is no such file; check the path") from None
+    traces = []
+    for n, line in enumerate(lines):
+        try:
+            traces.append(Trace.from_json(json.loads(line)))
+        except (ValueError, KeyError, TypeError) as error:
+            if n == len(lines) - 1:
+                break
+            raise ValueError(f"traces: {path}: line {n + 1} is no trace ({error}); remove it") from None
+    return traces
+
+
+async def score_margins(
+    pair: Pair, traces: Sequence[Trace], settings: Settings, store: Path, progress: Progress
+) -> list[Margins]:
+    """Margins of every thinking token of `traces`, appended to `store` as they finish."""
+    have: dict[str, Margins] = {}
+    if store.exists():
+        for line in store.read_text(encoding="utf-8").splitlines():
+            try:
+                item = Margins(**json.loads(line))
+            except (ValueError, TypeError):
+                continue
+            have[item.trace] = item
+    missing = [t for t in traces if _key(t) not in have]
+    progress("margins", len(traces) - len(missing), len(traces))
+
+    async def one(trace: Trace) -> None:
+        margins = await _score(pair, trace, settings.roles)
+        have[margins.trace] = margins
+        with store.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(margins), ensure_ascii=False) + "\n")
+        progress("margins", len(have), len(traces))
+
+    await _each(missing, one, settings.concurrency)
+    return [have[_key(t)] for t in traces]
+
+
+def _key(trace: Trace) -> str:
+    return f"{trace.question}\x1f{trace.sample}"
+
+
+async def _score(pair: Pair, trace: Trace, roles: Sequence[Role]) -> Margins:
+    """Margins of the thinking tokens of one trace, each model after its own prompt."""
+    by_role: list[tuple[list[str], list[float]]] = []
+    for role in roles:
+        engine = pair.engines[role]
+        vocabulary = engine.vocabulary
+        thinking = [s for s in trace.path() if s.phase is Phase.THINKING]
+        ids = [i for s in thinking for i in _ids(pair, s, role)]
+        if ids and ids[-1] == vocabulary.end_of_thinking:
+            ids.pop()
+        prompt = engine.render([{"role": "user", "content": trace.question_text}])
+        session = engine.open(prompt)
+        try:
+            scores, _ = await session.logprob(Prefix(prompt), ids)
+        finally:
+            session.close()
+        by_role.append((_pieces(vocabulary.tokens, ids), [s.margin for s in scores]))
+    pieces, margins = by_role[0]
+    if len(by_role) == 2:
+        if by_role[1][0] != pieces:
+            raise ValueError("scored-by: both needs one vocabulary; use draft or target")
+        margins = [(a + b) / 2 for a, b in zip(margins, by_role[1][1], strict=True)]
+    return Margins(_key(trace), trace.question, pieces, [round(m, 5) for m in margins])
+
+
+def _ids(pair: Pair, segment: Segment, role: Role) -> list[int]:
+    writer = Role.TARGET if segment.role is Role.INSERTED else segment.role
+    return pair.engines[writer].vocabulary.translate(segment.ids, pair.engines[role].vocabulary)
+
+
+def _pieces(tokens: Sequence[bytes], ids: Sequence[int]) -> list[str]:
+    """Text of each token; the bytes of a split character wait for the token that completes it."""
+    pieces, held = [], b""
+    for i in ids:
+        held += tokens[i]
+        try:
+            text, held = held.decode(), b""
+        except UnicodeDecodeError:
+            text = ""
+        pieces.append(text)
+    return pieces
+
+
+@dataclass(frozen=True, slots=True)
+class _Region:
+    """The rest of the sentence after one occurrence of a cue: indices of its tokens."""
+
+    cue: str
+    start: int
+    end: int
+
+
+def cue_regions(pieces: Sequence[str], candidates: Sequence[str]) -> Iterator[_Region]:
+    """Tokens from each occurrence of a candidate cue to the end of its sentence, found by the run-time boundaries.
+
+    An occurrence belongs to the longest candidate that matches there. A cue inside the rest of a sentence that another
+    cue opened is an occurrence of its own, as at run time it would be if only it were chosen.
+    """
+    text = "".join(pieces)
+    edges: NDArray[np.int64] = np.cumsum([0, *map(len, pieces)])
+    boundary, at = Cues(candidates), 0
+    while at < len(text):
+        scanner = boundary.scanner(text[max(0, at - 64) : at])
+        scanner.feed(text[at:])
+        scanner.close()
+        if scanner.found is None:
+            return
+        end = at + scanner.found
+        sentence = SENTENCE.scanner(text[max(0, end - 64) : end])
+        sentence.feed(text[end:])
+        sentence.close()
+        stop = end + sentence.found if sentence.found is not None else len(text)
+        first = int(np.searchsorted(edges, end, side="left"))
+        last = int(np.searchsorted(edges, stop, side="left"))
+        if last > first:
+            yield _Region(scanner.cue or "", first, last)
+        at = end
+
+
+def choose(margins: Sequence[Margins], settings: Settings, pair: str = "", split: str = "") -> CueProfile:
+    """Statistics of every candidate, and the switch cues by `settings.rule`."""
+    regions = [(n, r) for n, m in enumerate(margins) for r in cue_regions(m.pieces, settings.candidates)]
+    clusters = sorted({m.question for m in margins})
+    index = {c: k for k, c in enumerate(clusters)}
+    sums, counts = np.zeros(len(clusters)), np.zeros(len(clusters))
+    for m in margins:
+        sums[index[m.question]] += sum(m.margins)
+        counts[index[m.question]] += len(m.margins)
+    global_mean = float(sums.sum() / max(1.0, counts.sum()))
+    weights = np.random.default_rng(settings.seed).multinomial(
+        len(clusters), np.full(len(clusters), 1 / len(clusters)), size=RESAMPLES
+    )
+    base = (weights @ sums) / np.maximum(1.0, weights @ counts)
+
+    statistics = []
+    for cue in settings.candidates:
+        mine = [(n, r) for n, r in regions if r.cue == cue]
+        if not mine:
+            continue
+        values = np.concatenate([margins[n].margins[r.start : r.end] for n, r in mine])
+        own_sums, own_counts = np.zeros(len(clusters)), np.zeros(len(clusters))
+        for n, r in mine:
+            k = index[margins[n].question]
+            own_sums[k] += sum(margins[n].margins[r.start : r.end])
+            own_counts[k] += r.end - r.start
+        drawn = weights @ own_counts
+        means = np.divide(weights @ own_sums, drawn, out=np.full(RESAMPLES, np.nan), where=drawn > 0)
+        difference = means - base
+        seen = ~np.isnan(difference)
+        mean, error = float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 1.0
+        low, high = np.nanpercentile(means, [2.5, 97.5])
+        statistics.append(
+            CueStatistics(
+                cue=cue,
+                segments=len(mine),
+                traces=len({n for n, _ in mine}),
+                tokens=len(values),
+                mean=mean,
+                standard_error=error,
+                interval=(float(low), float(high)),
+                p=float((1 + np.sum(difference[seen] <= 0)) / (1 + seen.sum())),
+                selected_paper=mean - global_mean >= error,
+                selected_corrected=False,
+            )
+        )
+    statistics = _correct(statistics, settings)
+    chosen = [s for s in statistics if (s.selected_paper if settings.rule == "paper" else s.selected_corrected)]
+    dropped = _overlaps([s.cue for s in chosen], [s.cue for s in statistics if s not in chosen])
+    statistics = [replace(s, dropped=dropped.get(s.cue, "")) for s in statistics]
+    statistics.sort(key=lambda s: s.mean, reverse=True)
+    return CueProfile(
+        cues=[s.cue for s in statistics if s.cue in {c.cue for c in chosen} and not s.dropped],
+        pair=pair,
+        rule=settings.rule,
+        scored_by=settings.scored_by,
+        split=split,
+        questions=len(clusters),
+        traces=len(margins),
+        global_mean=global_mean,
+        statistics=statistics,
+        settings={
+            "min_segments": settings.min_segments,
+            "min_traces": settings.min_traces,
+            "seed": settings.seed,
+            "candidates": len(settings.candidates),
+            "resamples": RESAMPLES,
+            "level": LEVEL,
+        },
+    )
+
+
+def _correct(statistics: list[CueStatistics], settings: Settings) -> list[CueStatistics]:
+    """Holm's step-down over the candidates that were seen often enough."""
+    enough = [s for s in statistics if s.segments >= settings.min_segments and s.traces >= settings.min_traces]
+    passed: set[str] = set()
+    for rank, s in enumerate(sorted(enough, key=lambda s: s.p)):
+        if s.p > LEVEL / (len(enough) - rank):
+            break
+        passed.add(s.cue)
+    return [replace(s, selected_corrected=s.cue in passed) for s in statistics]
+
+
+def _overlaps(chosen: Iterable[str], rejected: Sequence[str]) -> dict[str, str]:
+    """Chosen cues that would also fire where a longer, rejected one stands: "But" where "But," was rejected."""
+    return {
+        cue: f"would fire on {longer!r}, which was rejected"
+        for cue in chosen
+        for longer in rejected
+        if longer != cue and longer.startswith(cue) and not longer[len(cue)].isalnum()
+    }
+
+
+async def _each(items: Iterable[T], work: Callable[[T], Awaitable[None]], concurrency: int) -> None:
+    """Runs `work` on every item, `concurrency` at a time; the first failure cancels the rest."""
+    queue = iter(items)
+
+    async def worker() -> None:
+        for item in queue:
+            await work(item)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(concurrency):
+            group.create_task(worker())

@@ -1,0 +1,452 @@
+"""The words of `Generation` on scripted engines: exact calls, tokens, and traces."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from baton.boundary import BUDGET, CANCELLED, END_OF_TEXT, END_OF_THINKING, SENTENCE, STEP, Cap, Cues, Feature, When
+from baton.engines.base import EngineError, Read
+from baton.gate import Threshold
+from baton.generation import Budget, Generation, Options, RouterError, generate
+from baton.trace import Kind, Phase, Role, Trace
+from scripted import WORDS, BrokenError, ScriptedEngine, ScriptedScorer, pair, vocabulary
+from virtual_clock import run
+
+ANSWER = "one. Wait, two three.\n\nstep.</think>answer<eos>"
+
+
+def router(policy: Callable, **attributes):
+    """A coroutine function as a router."""
+
+    class Policy:
+        name = "policy"
+
+        async def __call__(self, gen: Generation) -> None:
+            await policy(gen)
+
+    for key, value in attributes.items():
+        setattr(Policy, key, value)
+    return Policy()
+
+
+def answer(policy: Callable, target=ANSWER, draft=ANSWER, *, scorers=None, **options) -> Trace:
+    """Runs a policy on scripted engines; `target` and `draft` are scripts or engines."""
+    target = target if isinstance(target, ScriptedEngine) else ScriptedEngine("target", target)
+    draft = draft if isinstance(draft, ScriptedEngine) else ScriptedEngine("draft", draft)
+    return run(
+        generate(pair(target, draft, **(scorers or {})), router(policy), "q", options=Options(**options))
+    )
+
+
+def kept(trace: Trace) -> list[tuple[str, str, str]]:
+    return [(s.role, s.text, s.ended_by.name) for s in trace.path()]
+
+
+def test_a_write_streams_only_what_can_no_longer_be_taken_back():
+    seen: list[tuple[str, str]] = []
+
+    async def policy(gen):
+        switch = Cues(["Wait"])
+        await gen.write("target", until=[switch])
+        await gen.write("draft", until=[SENTENCE])
+        while not gen.finished:
+            await gen.write("target")
+
+    engines = pair(ScriptedEngine("target", ANSWER), ScriptedEngine("draft", ANSWER))
+    trace = run(
+        generate(engines, router(policy), "q", options=Options(), on_text=lambda s, t: seen.append((s.role, t)))
+    )
+    assert "".join(t for _, t in seen) == trace.text == "one. Wait, two three.\n\nstep.</think>answer"
+    assert ("target", "Wait") in seen
+    assert ("draft", ",") in seen, "the token that confirmed the cue was the target's overshoot, then the draft's"
+
+
+def test_segments_record_who_wrote_what_and_why_it_ended():
+    async def policy(gen):
+        switch = Cues(["Wait,"])
+        while not gen.finished:
+            if gen.phase is Phase.ANSWER:
+                await gen.write("draft")
+            elif (await gen.write("target", until=[switch])).ended_by is switch:
+                await gen.write("draft", until=[SENTENCE])
+
+    trace = answer(policy)
+    assert kept(trace) == [
+        ("target", "one. Wait,", "cues"),
+        ("draft", " two three.\n\n", "sentence"),
+        ("target", "step.</think>", "end_of_thinking"),
+        ("draft", "answer", "end_of_text"),
+    ]
+    assert [s.phase for s in trace.path()][-1] is Phase.ANSWER
+    assert trace.answer == "answer"
+    assert trace.finish == "end_of_text"
+    assert trace.switches == 3
+    assert trace.segments[0].detail == "Wait,"
+
+
+def test_the_token_that_confirms_a_match_without_belonging_to_it_is_overshoot():
+    async def policy(gen):
+        segment = await gen.write("target", until=[Cues(["one"])])
+        assert (segment.text, segment.sampled, segment.overshoot) == ("one", 2, 1)
+        while not gen.finished:
+            await gen.write("target")
+
+    assert answer(policy).text.startswith("one. Wait,")
+
+
+def test_rejected_steps_are_discarded_and_rewritten_by_the_target_from_the_same_prefix():
+    target = ScriptedEngine("target", {"": "good.\n\n"})
+    draft = ScriptedEngine("draft", {"": "bad.\n\n", ".\n\n": "</think>", "</think>": "answer<eos>"})
+    scorer = ScriptedScorer(lambda r: 0.0 if "bad" in r.step else 1.0)
+
+    async def policy(gen):
+        while not gen.finished:
+            step = await gen.propose("draft", [STEP])
+            if gen.decide(Threshold(0.5), step, await gen.score(step, by="prm")):
+                gen.commit(step)
+            else:
+                gen.discard(step)
+                await gen.write("target", [STEP])
+
+    trace = answer(policy, target, draft, scorers={"prm": scorer})
+    assert trace.text == "good.\n\n</think>answer"
+    assert [(c.role, c.text, c.written) for c in draft.log] == [
+        ("draft", "", "bad.\n\n"),
+        ("draft", "good.\n\n", "</think>"),
+        ("draft", "good.\n\n</think>", "answer<eos>"),
+    ]
+    assert [(c.text, c.written) for c in target.log] == [("", "good.\n\n")]
+    assert [(d.outcome, d.score, d.scorer, d.threshold) for d in trace.decisions] == [
+        (False, 0.0, "prm", 0.5),
+        (True, 1.0, "prm", 0.5),
+        (True, 1.0, "prm", 0.5),
+    ]
+    assert [s.kept for s in trace.segments] == [False, True, True, True]
+    assert all(d.helper_tokens for d in trace.decisions)
+
+
+def test_branches_draw_different_seeds_and_one_branch_the_same_seed_again():
+    seeds: dict[int, list[int]] = {}
+
+    async def policy(gen):
+        for pending in gen.start("draft", [STEP], None, 3):
+            segment = await pending
+            seeds.setdefault(segment.branch, []).append(segment.seed)
+            gen.discard(segment)
+        again = await gen.propose("draft", [STEP], branch=1)
+        seeds[1].append(again.seed)
+        other = await gen.propose("target", [STEP])
+        assert other.seed not in {s for group in seeds.values() for s in group}
+
+    answer(policy)
+    assert len({s[0] for s in seeds.values()}) == 3
+    assert len(set(seeds[1])) == 1
+
+
+def test_children_of_different_branches_draw_different_seeds():
+    async def policy(gen):
+        first, second = [await p for p in gen.start("draft", [Cap(1)], None, 2)]
+        a, b = await gen.propose("draft", after=first), await gen.propose("draft", after=second)
+        assert a.seed != b.seed
+        gen.commit(first)
+
+    answer(policy)
+
+
+def test_partial_commit_keeps_the_first_tokens_and_drops_what_was_built_on_the_rest():
+    async def policy(gen):
+        step = await gen.propose("draft", [STEP])
+        child = gen.start("draft", [STEP], after=step)
+        gen.commit(step, tokens=2)
+        assert gen.text == "one."
+        assert (await child).ended_by is CANCELLED
+        with pytest.raises(RouterError, match="discarded"):
+            gen.commit(child.segment)
+        while not gen.finished:
+            await gen.write("target")
+
+    trace = answer(policy)
+    assert kept(trace)[0] == ("draft", "one.", "cut")
+    assert trace.segments[0].sampled > trace.segments[0].kept_tokens == 2
+
+
+def test_a_commit_cancels_what_is_not_below_it():
+    slow = ScriptedEngine("draft", ANSWER, delay=1.0)
+
+    async def policy(gen):
+        pending = gen.start("draft", [STEP])
+        await asyncio.sleep(1.5)
+        assert len(pending.tokens) == 1
+        await gen.write("target")
+        assert pending.segment.ended_by is CANCELLED or not pending.done
+        assert (await pending).ended_by is CANCELLED
+
+    trace = answer(policy, draft=slow)
+    assert slow.log[0].cancelled
+    assert slow.running == 0
+    assert [s.kept for s in trace.segments] == [False, True]
+
+
+def test_end_of_thinking_moves_to_the_answer_phase_for_every_writer():
+    async def policy(gen):
+        assert gen.phase is Phase.THINKING
+        segment = await gen.write("draft")
+        assert segment.ended_by is END_OF_THINKING
+        assert gen.phase is Phase.ANSWER
+        segment = await gen.write("target")
+        assert segment.ended_by is END_OF_TEXT
+
+    answer(policy)
+
+
+def test_the_answer_reserve_closes_thinking_with_an_inserted_token_outside_the_target_share():
+    endless = ScriptedEngine("target", lambda text, seed: "answer<eos>" if "</think>" in text else "one " * 99)
+
+    async def policy(gen):
+        while not gen.finished:
+            await gen.write("target")
+
+    trace = answer(policy, endless, budget=Budget(tokens=20, answer_reserve=5))
+    assert [(s.role, s.kind, len(s.ids), s.kept_tokens) for s in trace.path()] == [
+        (Role.TARGET, Kind.WRITE, 15, 15),
+        (Role.INSERTED, Kind.INSERT, 1, 0),
+        (Role.TARGET, Kind.WRITE, 2, 2),
+    ]
+    assert trace.segments[0].ended_by is BUDGET
+    assert "reserve" in trace.segments[1].detail
+    assert trace.finish == "end_of_text"
+    assert trace.target_share == 1.0
+
+
+def test_a_spent_budget_is_reported_as_length():
+    async def policy(gen):
+        while not gen.finished:
+            await gen.write("target")
+
+    trace = answer(policy, lambda text, seed: "one " * 99, budget=Budget(tokens=20, answer_reserve=5))
+    assert trace.finish == "length"
+    assert trace.tokens() == 20
+
+
+def test_a_proposal_beyond_the_reserve_is_empty_and_ended_by_the_budget():
+    async def policy(gen):
+        step = await gen.propose("draft")
+        assert len(step.ids) == 6
+        beyond = await gen.propose("draft", after=step)
+        assert (beyond.ids, beyond.ended_by) == ([], BUDGET)
+
+    answer(policy, draft=lambda text, seed: "one " * 99, budget=Budget(tokens=8, answer_reserve=2))
+
+
+def test_inserted_text_is_seen_by_both_models():
+    target = ScriptedEngine("target", {"hint. ": "one.</think>", "</think>": "answer<eos>"})
+
+    async def policy(gen):
+        gen.insert("hint. ", why="test")
+        await gen.write("target")
+        await gen.write("draft")
+
+    trace = answer(policy, target, {"</think>": "answer<eos>"})
+    assert trace.text == "hint. one.</think>answer"
+    assert trace.segments[0].detail == "test"
+    assert trace.segments[0].kept_tokens == 0
+
+
+def test_appended_tokens_count_as_written_by_their_role_and_end_the_text():
+    async def policy(gen):
+        gen.append("target", WORDS.encode("one two</think>"))
+        assert gen.phase is Phase.ANSWER
+        gen.append("target", WORDS.encode("answer<eos> never"))
+        assert gen.finished
+
+    trace = answer(policy)
+    assert trace.text == "one two</think>answer"
+    assert trace.target_share == 1.0
+    assert trace.finish == "end_of_text"
+
+
+def test_a_probe_never_enters_the_answer_and_leaves_its_session_free():
+    target = ScriptedEngine("target", lambda text, seed: "7" if text.endswith("score: ") else ANSWER[len(text) :])
+
+    async def policy(gen):
+        await gen.write("target", [STEP])
+        probe = await gen.probe("target", " score: ", cap=1)
+        assert probe.text == "7"
+        await gen.write("target")
+
+    trace = answer(policy, target)
+    assert "7" not in trace.text
+    assert [s.kind for s in trace.segments] == [Kind.WRITE, Kind.PROBE, Kind.WRITE]
+    assert trace.segments[2].cached == trace.segments[2].prompt
+
+
+def test_features_are_recorded_for_kept_tokens_only_and_can_end_a_segment():
+    draft = ScriptedEngine(
+        "draft", ANSWER, features=lambda text, token: {Feature.ENTROPY: 2.0 if token == "Wait" else 0.1}
+    )
+
+    async def policy(gen):
+        unsure = When(Feature.ENTROPY, ">", 1.0, keep=False)
+        segment = await gen.propose("draft", [unsure])
+        assert segment.ended_by is unsure
+        assert segment.text == "one. "
+        assert segment.features["entropy"] == [0.1] * 3
+        assert segment.overshoot == 1
+        gen.commit(segment)
+
+    answer(policy, draft=draft)
+
+
+def test_logprob_scores_a_segment_under_the_other_model_and_reuses_its_cache():
+    target = ScriptedEngine("target", "one. two")
+
+    async def policy(gen):
+        step = await gen.propose("draft", [Cap(3)])
+        scores = await gen.logprob("target", step)
+        assert [s.logprob for s in scores] == [0.0, 0.0, 0.0]
+        gen.commit(step)
+        wrong = await gen.propose("draft", [Cap(1)])
+        assert (await gen.logprob("target", [wrong]))[0][0].logprob < -1
+        assert target.log[-1].text == "one. "
+
+    trace = answer(policy, target)
+    assert [h.by for h in trace.helpers] == ["logprob:target"] * 2
+    assert trace.helpers[1].cached == 4
+
+
+def test_two_vocabularies_keep_one_ledger_each_and_count_differing_seams():
+    other = vocabulary("one", "two three", ".\n\n", " ", "answer", ". ", shift=7)
+    draft = ScriptedEngine("draft", ANSWER, vocabulary=other)
+
+    async def policy(gen):
+        assert not gen.one_vocabulary
+        await gen.write("target", [SENTENCE])
+        await gen.write("target", [Cap(4)])
+        while not gen.finished:
+            await gen.write("draft")
+        assert other.text_of(gen.view("draft")) == gen.text
+
+    trace = answer(policy, draft=draft)
+    assert trace.text == ANSWER.removesuffix("<eos>")
+    assert trace.seams > 0
+    assert trace.seams_differ > 0, "'.' and ' ' are one token in the draft's vocabulary"
+    assert trace.finish == "end_of_text"
+
+
+def test_a_character_is_never_split_between_two_vocabularies():
+    other = vocabulary("漢", shift=3)
+    plain = vocabulary()
+    text = "漢字</think>x<eos>"
+    target = ScriptedEngine("target", text, vocabulary=plain)
+    draft = ScriptedEngine("draft", text, vocabulary=other)
+
+    async def policy(gen):
+        segment = await gen.write("target", [Cap(1)])
+        assert segment.text == "漢"
+        while not gen.finished:
+            await gen.write("draft")
+
+    assert answer(policy, target, draft).text == "漢字</think>x"
+
+
+def test_a_failing_engine_raises_and_frees_everything():
+    draft = ScriptedEngine("draft", ANSWER, delay=1.0)
+    target = ScriptedEngine("target", ANSWER, fail=lambda text: BrokenError("gone"))
+
+    async def policy(gen):
+        gen.start("draft")
+        await asyncio.sleep(0.5)
+        await gen.write("target")
+
+    with pytest.raises(BrokenError, match="gone"):
+        answer(policy, target, draft)
+    assert draft.running == 0
+
+
+def test_a_scorer_that_returns_too_few_scores_is_an_error():
+    class Short(ScriptedScorer):
+        async def score(self, requests):
+            return []
+
+    async def policy(gen):
+        step = await gen.propose("draft", [STEP])
+        await gen.score(step, by="prm")
+
+    with pytest.raises(EngineError, match="0 scores for 1 steps"):
+        answer(policy, scorers={"prm": Short(lambda r: 0.0)})
+
+
+def test_a_timeout_keeps_what_was_written_and_is_censored_not_failed():
+    target = ScriptedEngine("target", ANSWER, delay=1.0)
+
+    async def policy(gen):
+        await gen.write("target", [STEP])
+        await gen.write("target")
+
+    trace = answer(policy, target, timeout=12.5)
+    assert trace.finish == "timeout"
+    assert trace.text == "one. Wait, two three.\n\n"
+    assert trace.seconds == 12.5
+    assert target.running == 0
+
+
+def test_a_router_that_keeps_nothing_is_stopped():
+    async def policy(gen):
+        while not gen.finished:
+            gen.discard(await gen.propose("draft", [Cap(1)]))
+
+    with pytest.raises(RouterError, match="no progress"):
+        answer(policy)
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        (lambda gen: gen.start("drafter"), "'drafter' is unknown"),
+        (lambda gen: gen.score(gen.head, by="prm"), "'prm' is not one of the pair's scorers"),
+        (lambda gen: gen.discard(gen.head), "committed"),
+    ],
+)
+def test_a_router_that_asks_for_the_impossible_is_told_what(policy, message):
+    async def call(gen):
+        policy(gen)
+
+    with pytest.raises(RouterError, match=message):
+        answer(call)
+
+
+def test_an_observation_is_replayed():
+    async def policy(gen):
+        late = gen.observe("late", asyncio.get_running_loop().time() > 0.5)
+        await gen.write("draft" if late else "target")
+        while not gen.finished:
+            await gen.write("target")
+
+    first = answer(policy)
+    assert first.segments[0].role is Role.TARGET
+    first.observations[0].value = True
+    target, draft = ScriptedEngine("target", ANSWER), ScriptedEngine("draft", ANSWER)
+    again = run(generate(pair(target, draft), router(policy), "q", options=Options(), replay=first))
+    assert again.segments[0].role is Role.DRAFT
+
+
+def test_a_trace_reads_back_as_it_was_written():
+    async def policy(gen):
+        switch = Cues(["Wait,"])
+        await gen.write("target", until=[switch], read=Read(features=frozenset([Feature.ENTROPY])))
+        while not gen.finished:
+            await gen.write("draft")
+
+    import json
+
+    target = ScriptedEngine("target", ANSWER, features=lambda text, token: {Feature.ENTROPY: 0.5})
+    trace = answer(policy, target)
+    line = trace.dumps()
+    assert "\n" not in line
+    again = Trace.from_json(json.loads(line))
+    assert again.to_json() == trace.to_json()
+    assert again.target_share == trace.target_share
+    assert again.segments[0].features["entropy"] == [0.5] * 5
