@@ -43,6 +43,10 @@ class UnsupportedError(EngineError):
     """The engine cannot give what was asked; the message names the feature and an engine that can."""
 
 
+class LoadError(ValueError):
+    """A model cannot be loaded; one line names the folder or setting, what is wrong and the remedy."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How tokens are drawn. Temperature 0 is greedy; `top_k` 0, `top_p` 1 and `min_p` 0 switch each filter off."""
@@ -277,24 +281,24 @@ class PrefixSession(Session):
         end = len(ids) + call.cap
         total = Usage(prompt=len(ids))
         last = Chunk([], 0.0, 0.0)
-        first = True
-        while matcher.ended_by is None and len(ids) < end:
+        first, decided = True, False
+        while not decided and len(ids) < end:
             cap = 1 if matcher.open else end - len(ids)
             stream = self.engine.stream(ids, matcher.stop_ids, cap, call.sampling, call.seed, call.read)
             used = Usage()
             async with aclosing(stream) as chunks:
                 async for last in chunks:
                     used, last.usage = last.usage or used, None
-                    _truncate(last, _push(call, last))
+                    decided = _push(call, last)
                     ids += last.ids
                     yield last
-                    if matcher.ended_by is not None:
+                    if decided:
                         break
             # What a resumed request sends again was computed by the one before it: only the first one's cache counts.
             total.cached = used.cached if first else total.cached
             total.sampled += used.sampled
             first = False
-            if used.sampled == 0 and matcher.ended_by is None:
+            if used.sampled == 0 and not decided:
                 raise EngineError(f"engine {self.engine.kind!r} ended a request without a token")
         yield Chunk([], last.last, last.last, usage=total)
 
@@ -308,15 +312,11 @@ class PrefixSession(Session):
         return None
 
 
-def _push(call: Call, chunk: Chunk) -> int:
-    """Shows a chunk's tokens to the matcher; how many of them it took."""
-    for n, i in enumerate(chunk.ids):
-        if call.matcher.push(i, chunk.features[n] if chunk.features else None):
-            return n + 1
-    return len(chunk.ids)
-
-
-def _truncate(chunk: Chunk, count: int) -> None:
-    """Drops the tokens of a chunk that came after the one that decided the segment."""
-    for name in ("ids", "features", "top", "hidden"):
-        del getattr(chunk, name)[count:]
+def _push(call: Call, chunk: Chunk) -> bool:
+    """Shows a chunk's tokens to the matcher, and drops those after the one that decided the segment."""
+    for n, i in enumerate(chunk.ids, start=1):
+        if call.matcher.push(i, chunk.features[n - 1] if chunk.features else None):
+            for column in (chunk.ids, chunk.features, chunk.top, chunk.hidden):
+                del column[n:]
+            return True
+    return False
