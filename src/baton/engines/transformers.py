@@ -1,0 +1,249 @@
+"""The embedded engine: a `transformers` model in this process, batched continuously by a thread of its own.
+
+Sessions keep their keys and values, so a relay's next segment computes only the tokens it has not seen, together with
+the other sessions' next tokens, and yields its first token from that same forward. In float32 on a CPU the same
+request gives the same tokens, and bitwise the same logits, whatever else runs, is cached or was evicted.
+
+Torch's thread count is left as it is; small models run best with `OMP_NUM_THREADS=1`, and bitwise repeatability is
+checked for one thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AttentionInterface
+
+from baton.engines import attention
+from baton.engines.base import Call, Chunk, Engine, EngineError, LoadError, Prefix, Session, TokenScore, Usage
+from baton.engines.kv import Geometry
+from baton.engines.worker import Fill, Place, Row, Sample, Score, Worker
+from baton.vocabulary import Vocabulary
+
+AttentionInterface.register(attention.NAME, attention.attention)
+
+GIGABYTE = 1 << 30
+
+
+class TransformersEngine(Engine):
+    """Runs one causal language model with full attention.
+
+    Args:
+        model: a `transformers` model in evaluation mode. The engine changes its attention function and owns it.
+        tokenizer: its fast tokenizer.
+        name: what errors call the model.
+        cache_bytes: bound on the keys and values of all sessions; idle ones are evicted, least recently used first.
+        max_batch: most rows in a step.
+        max_batch_tokens: most tokens in a step; longer prefixes are computed in several.
+        threads: torch's thread count in this process; None leaves it.
+        context: most tokens of a sequence; None means the model's `max_position_embeddings`.
+
+    Raises:
+        LoadError: the model's attention or tokenizer is not supported; says what.
+    """
+
+    kind = "transformers"
+
+    def __init__(
+        self, model: Any, tokenizer: Any, *, name: str = "model", cache_bytes: int = 4 * GIGABYTE, max_batch: int = 32,
+        max_batch_tokens: int = 2048, threads: int | None = None, context: int | None = None,
+    ):  # fmt: skip
+        for field, value in (
+            ("cache_bytes", cache_bytes),
+            ("max_batch", max_batch),
+            ("max_batch_tokens", max_batch_tokens),
+        ):
+            if value < 1:
+                raise LoadError(f"{field}: {value} is out of range; use a positive number")
+        if not getattr(tokenizer, "is_fast", False):
+            raise LoadError(f"{name}: it has no fast tokenizer; add a tokenizer.json")
+        config = model.config.get_text_config()
+        self.context: int = context or config.max_position_embeddings
+        ends = model.generation_config.eos_token_id if model.generation_config is not None else None
+        self.vocabulary = Vocabulary.from_tokenizer(
+            tokenizer, end_of_text=[] if ends is None else [ends] if isinstance(ends, int) else ends
+        )
+        self._tokenizer = tokenizer
+        self._worker = Worker(
+            model.eval(), _geometry(model, name, self.context), vocabulary=len(self.vocabulary), context=self.context,
+            cache_bytes=cache_bytes, max_batch=max_batch, max_batch_tokens=max_batch_tokens, threads=threads,
+        )  # fmt: skip
+        self._worker.start()
+
+    @classmethod
+    def load(
+        cls, path: str | Path, *, device: str = "auto", dtype: str = "auto", trust_remote_code: bool = False,
+        revision: str | None = None, **settings: Any,
+    ) -> TransformersEngine:  # fmt: skip
+        """Loads a checkpoint, from a folder or the hub, safetensors only.
+
+        Args:
+            path: folder or hub id.
+            device: `auto` is the first CUDA device, or else the CPU.
+            dtype: `auto` is the checkpoint's on CUDA and float32 on a CPU.
+            trust_remote_code: runs Python code that the checkpoint brings.
+            settings: as for the constructor.
+
+        Raises:
+            LoadError: one line that names what is missing or unsupported.
+        """
+        name = str(path)
+        _check_folder(path)
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        if dtype == "auto" and device == "cpu":
+            dtype = "float32"
+        origin: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+        try:
+            tokenizer = transformers.AutoTokenizer.from_pretrained(name, **origin)
+            model = transformers.AutoModelForCausalLM.from_pretrained(
+                name, dtype=dtype, use_safetensors=True, attn_implementation="sdpa", **origin
+            )
+        except (OSError, ValueError, KeyError) as error:
+            raise LoadError(f"{name}: cannot be loaded: {' '.join(str(error).split())}") from error
+        return cls(model.to(device), tokenizer, name=name, **settings)
+
+    def open(self, prompt: Sequence[int]) -> Session:
+        return TransformersSession(self._worker, Place(Prefix(prompt)))
+
+    def render(self, messages: Sequence[dict[str, str]], *, thinking: bool = True) -> list[int]:
+        """As `Engine.render`. For a model without a chat template: the messages' contents, joined by line breaks."""
+        if not self._tokenizer.chat_template:
+            text = "\n".join(message["content"] for message in messages)
+            ids: list[int] = self._tokenizer.encode(text)
+            return ids
+        text = self._tokenizer.apply_chat_template(
+            list(messages), tokenize=False, add_generation_prompt=True, enable_thinking=thinking
+        )
+        # The template writes its own special tokens.
+        return self.vocabulary.encode(text)
+
+    def metrics(self) -> dict[str, float]:
+        """Since the start: `tokens_sampled`, `tokens_prefilled`, `tokens_cached` (found in a cache), `steps`, `rows`
+        (summed over steps), `rebuilt_tokens` (computed again after an eviction), `prompt_hits`, `evictions`,
+        `busy_seconds`, `cache_bytes_peak`; and now: `cache_bytes`, `running`, `waiting`."""
+        worker = self._worker
+        return {
+            **worker.counts,
+            "evictions": worker.pool.evictions,
+            "busy_seconds": worker.busy_seconds,
+            "cache_bytes": worker.pool.used,
+            "cache_bytes_peak": worker.pool.peak,
+            "running": len(worker.running),
+            "waiting": len(worker.waiting),
+        }
+
+    async def close(self) -> None:
+        self._worker.stop()
+        await asyncio.to_thread(self._worker.join)
+
+
+class TransformersSession(Session):
+    """A session of a `TransformersEngine`. A fork copies what it can use of its source's cache at its first call."""
+
+    def __init__(self, worker: Worker, place: Place):
+        self._worker, self._place = worker, place
+        self._row: Row | None = None
+        self._closed = False
+
+    async def generate(self, call: Call) -> AsyncIterator[Chunk]:
+        if not call.cap > 0:
+            raise EngineError(f"cap: {call.cap} is out of range; use a positive count")
+        row = self._start(Sample(self._place, call))
+        try:
+            while True:
+                chunk: Chunk = await row.result()
+                yield chunk
+                if chunk.usage is not None:
+                    return
+        finally:
+            row.cancel()
+
+    async def logprob(self, prefix: Prefix, ids: Sequence[int]) -> tuple[list[TokenScore], Usage]:
+        """As `Session.logprob`; `Usage.sampled` counts the scored ids."""
+        if not ids:
+            return [], Usage(prompt=len(prefix))
+        row = self._start(Score(self._place, prefix, ids))
+        try:
+            result: tuple[list[TokenScore], Usage] = await row.result()
+            return result
+        finally:
+            row.cancel()
+
+    async def extend(self, prefix: Prefix) -> None:
+        """Computes the cache for `prefix` when other rows leave room, and returns when it is there. A call on this
+        session meanwhile ends it and keeps what was computed."""
+        row = self._start(Fill(self._place, prefix))
+        try:
+            await row.result()
+        finally:
+            row.cancel()
+
+    def fork(self) -> Session:
+        place = self._place
+        return TransformersSession(self._worker, Place(place.prompt, source=place.cache or place.source))
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._row is not None:
+            self._row.cancel()
+        self._worker.release(self._place)
+
+    def _start(self, row: Row) -> Row:
+        if self._closed:
+            raise EngineError("the session is closed")
+        if not len(row.prefix):
+            raise EngineError("prefix: it is empty; give at least one token")
+        if self._row is not None and not self._row.done and not self._row.cancelled:
+            if not self._row.background:
+                raise EngineError("a session does one call at a time; fork it for a second")
+            self._row.cancel()
+        self._row = row
+        self._worker.submit(row)
+        return row
+
+
+def _check_folder(path: str | Path) -> None:
+    """Finds what `from_pretrained` would say at length, or not at all, about a local folder."""
+    folder = Path(path)
+    if not folder.exists():
+        if folder.is_absolute() or str(path).startswith((".", "~")) or str(path).count("/") != 1:
+            raise LoadError(
+                f"{path}: there is no such folder; give a folder with config.json, or a hub id (owner/name)"
+            )
+        return
+    if not (folder / "config.json").is_file():
+        raise LoadError(f"{path}: it has no config.json; give the folder that save_pretrained wrote")
+    if not any(folder.glob("*.safetensors")):
+        raise LoadError(f"{path}: it is not a safetensors checkpoint; convert it with save_pretrained")
+    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
+        raise LoadError(f"{path}: it has no tokenizer.json; save its fast tokenizer there")
+
+
+def _geometry(model: Any, name: str, context: int) -> Geometry:
+    """Learns from a trial forward of four tokens what the model's attention looks like.
+
+    Raises:
+        LoadError: it is not full causal attention through the attention interface.
+    """
+    if "logits_to_keep" not in inspect.signature(model.forward).parameters:
+        raise LoadError(
+            f"{name}: {type(model).__name__} computes all logits (no logits_to_keep); use a newer model class"
+        )
+    model.set_attn_implementation(attention.NAME)
+    probe = attention.Probe(context)
+    tokens = torch.arange(4, device=model.device)[None]
+    with torch.inference_mode():
+        model(input_ids=tokens, position_ids=tokens, use_cache=False, logits_to_keep=tokens[0, :1], step=probe)
+    try:
+        return probe.geometry(model.config.get_text_config().num_hidden_layers)
+    except ValueError as error:
+        raise LoadError(f"{name}: unsupported attention: {error}") from error
