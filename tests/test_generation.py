@@ -36,9 +36,7 @@ def answer(policy: Callable, target=ANSWER, draft=ANSWER, *, scorers=None, **opt
     """Runs a policy on scripted engines; `target` and `draft` are scripts or engines."""
     target = target if isinstance(target, ScriptedEngine) else ScriptedEngine("target", target)
     draft = draft if isinstance(draft, ScriptedEngine) else ScriptedEngine("draft", draft)
-    return run(
-        generate(pair(target, draft, **(scorers or {})), router(policy), "q", options=Options(**options))
-    )
+    return run(generate(pair(target, draft, **(scorers or {})), router(policy), "q", options=Options(**options)))
 
 
 def kept(trace: Trace) -> list[tuple[str, str, str]]:

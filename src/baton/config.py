@@ -14,8 +14,9 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from baton import nano
 from baton.engines.base import Sampling
-from baton.generation import Budget
+from baton.generation import Budget, Options
 
 EngineKind = Literal["transformers"]
 M = TypeVar("M", bound=BaseModel)
@@ -63,12 +64,15 @@ class PairConfig(Strict):
     """System prompt; none if null."""
     thinking: bool = True
     """Whether the chat template is asked for a thinking phase."""
+    cues: str | None = None
+    """Cue profile of the pair, for routers that need one: a path relative to the YAML's folder, or `nano:cues`."""
 
 
 NANO_PAIR = PairConfig(
     name="nano",
     target=ModelConfig(model="nano:target"),
     draft=ModelConfig(model="nano:draft"),
+    cues="nano:cues",
     budget=Budget(tokens=768, answer_reserve=64),
 )
 """The pair that is shipped with the package; a recipe calls it `nano`."""
@@ -141,6 +145,8 @@ class RecipeConfig(Strict):
     split: str = "test"
     calibration: CalibrationConfig = CalibrationConfig()
     routers: list[Annotated[RouterConfig, _keyed("router")]] = Field(min_length=1)
+    only: list[str] | None = Field(default=None, min_length=1)
+    """Labels of the routers to compare; all if null."""
     samples: int = Field(default=1, ge=1)
     limit: int | None = Field(default=None, ge=1)
     """Questions of the quality pass; all if null."""
@@ -159,9 +165,17 @@ class RecipeConfig(Strict):
     """Further attempts for an answer that failed."""
     grader_timeout_s: float = Field(default=5.0, gt=0)
 
+    @property
+    def arms(self) -> list[RouterConfig]:
+        """The routers to compare."""
+        return [r for r in self.routers if self.only is None or r.name in self.only]
+
     @model_validator(mode="after")
     def _consistent(self) -> RecipeConfig:
         names = [r.name for r in self.routers]
+        for name in self.only or ():
+            if name not in names:
+                raise ValueError(f"only: {name!r} is unknown{_nearest(name, names)}; use some of {', '.join(names)}")
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"routers: {name!r} stands there twice; give each arm its own label")
@@ -202,6 +216,24 @@ def load_pair(path: str | Path) -> PairConfig:
     if str(path) == "nano":
         return NANO_PAIR
     return validate(PairConfig, read_yaml(Path(path)), str(path))
+
+
+def pair_options(config: PairConfig, seed: int = 0) -> Options:
+    """How the pair's answers are generated unless a recipe or a flag says otherwise."""
+    return Options(
+        sampling=config.sampling,
+        budget=config.budget,
+        seed=seed,
+        system=config.system,
+        thinking=config.thinking,
+    )
+
+
+def cue_profile(config: PairConfig, base: Path) -> Path | None:
+    """Path of the pair's cue profile, if it has one. `base` is the folder of the pair's YAML."""
+    if config.cues is None:
+        return None
+    return nano.cue_profile() if config.cues == "nano:cues" else base / Path(config.cues).expanduser()
 
 
 def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:

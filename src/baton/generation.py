@@ -69,6 +69,10 @@ class Budget:
                 f"budget.answer_reserve: {self.answer_reserve} is not below budget.tokens ({self.tokens}); lower it"
             )
 
+    def resized(self, tokens: int) -> Budget:
+        """A budget of `tokens` that keeps the reserve, or half of it all where the reserve does not fit."""
+        return Budget(tokens, min(self.answer_reserve, tokens // 2))
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -83,6 +87,11 @@ class Options:
     """Seconds; the answer is then closed with finish `timeout`, its tokens so far kept."""
     optimistic: bool = False
     """While a score is pending, start the segment that would follow if the step is accepted."""
+
+    def messages(self, question: str) -> list[dict[str, str]]:
+        """The conversation that a question stands in."""
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        return [*system, {"role": "user", "content": question}]
 
 
 class Router(Protocol):
@@ -228,8 +237,7 @@ class Generation:
         self._vocabulary: dict[Role, Vocabulary] = {r: e.vocabulary for r, e in pair.engines.items()}
         reference = self._vocabulary[Role.TARGET]
         self._one_vocabulary = all(reference.shares_ids(v) for v in self._vocabulary.values())
-        messages = [{"role": "system", "content": options.system}] if options.system else []
-        messages.append({"role": "user", "content": question})
+        messages = options.messages(question)
         prompts = {r: e.render(messages, thinking=options.thinking) for r, e in pair.engines.items()}
         trace.prompts = {str(r): ids for r, ids in prompts.items()}
         thinks = options.thinking and reference.thinks
@@ -380,9 +388,7 @@ class Generation:
     def score(self, nodes: Segment, by: str, against: Segment | None = ...) -> PendingCall[float]: ...
 
     @overload
-    def score(
-        self, nodes: Sequence[Segment], by: str, against: Segment | None = ...
-    ) -> PendingCall[list[float]]: ...
+    def score(self, nodes: Sequence[Segment], by: str, against: Segment | None = ...) -> PendingCall[list[float]]: ...
 
     def score(
         self, nodes: Segment | Sequence[Segment], by: str, against: Segment | None = None

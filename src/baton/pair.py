@@ -6,8 +6,9 @@ import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from baton import engines, nano
+from baton import nano
 from baton.config import ModelConfig, PairConfig
+from baton.engines import engine_class
 from baton.engines.base import Engine
 from baton.scorers.base import Scorer
 from baton.trace import Role
@@ -60,7 +61,7 @@ def load_engine(model: ModelConfig, base: Path) -> Engine:
         path = str(shipped[role])
     elif (folder := base / Path(path).expanduser()).is_dir():
         path = str(folder)
-    engine: Engine = engines.find(model.engine).load(
+    return engine_class(model.engine).load(
         path,
         device=model.device,
         dtype=model.dtype,
@@ -69,4 +70,3 @@ def load_engine(model: ModelConfig, base: Path) -> Engine:
         trust_remote_code=model.trust_remote_code,
         revision=model.revision,
     )
-    return engine

@@ -110,6 +110,37 @@ class Margins:
     margins: list[float]
 
 
+def claim(work: Path, settings: Settings, options: Options, pair: str, source: str) -> None:
+    """Makes `work` the folder of this calibration, or checks that it is.
+
+    What only chooses among finished margins (rule, candidates, minimum counts) may change between two calls, and
+    questions and samples may be added.
+
+    Raises:
+        ValueError: the folder holds traces or margins made with other settings.
+    """
+    mine = {
+        "pair": pair,
+        "questions from": source,
+        "scored-by": settings.scored_by,
+        "seed": settings.seed,
+        "sampling": asdict(options.sampling),
+        "budget": asdict(options.budget),
+        "system": options.system,
+    }
+    path = work / "settings.json"
+    if path.exists():
+        theirs = json.loads(path.read_text(encoding="utf-8"))
+        for name, value in mine.items():
+            if theirs.get(name) != value:
+                raise ValueError(
+                    f"work: {work} was made with {name} {theirs.get(name)!r}, not {value!r}; give another --work folder"
+                )
+        return
+    work.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(mine, indent=1) + "\n", encoding="utf-8")
+
+
 async def collect_traces(
     pair: Pair, questions: Sequence[Question], settings: Settings, options: Options, store: Path, progress: Progress
 ) -> list[Trace]:
@@ -155,7 +186,7 @@ def read_traces(path: Path) -> list[Trace]:
 
 
 async def score_margins(
-    pair: Pair, traces: Sequence[Trace], settings: Settings, store: Path, progress: Progress
+    pair: Pair, traces: Sequence[Trace], settings: Settings, options: Options, store: Path, progress: Progress
 ) -> list[Margins]:
     """Margins of every thinking token of `traces`, appended to `store` as they finish."""
     have: dict[str, Margins] = {}
@@ -170,7 +201,7 @@ async def score_margins(
     progress("margins", len(traces) - len(missing), len(traces))
 
     async def one(trace: Trace) -> None:
-        margins = await _score(pair, trace, settings.roles)
+        margins = await _score(pair, trace, settings.roles, options)
         have[margins.trace] = margins
         with store.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(margins), ensure_ascii=False) + "\n")
@@ -184,7 +215,7 @@ def _key(trace: Trace) -> str:
     return f"{trace.question}\x1f{trace.sample}"
 
 
-async def _score(pair: Pair, trace: Trace, roles: Sequence[Role]) -> Margins:
+async def _score(pair: Pair, trace: Trace, roles: Sequence[Role], options: Options) -> Margins:
     """Margins of the thinking tokens of one trace, each model after its own prompt."""
     by_role: list[tuple[list[str], list[float]]] = []
     for role in roles:
@@ -194,7 +225,7 @@ async def _score(pair: Pair, trace: Trace, roles: Sequence[Role]) -> Margins:
         ids = [i for s in thinking for i in _ids(pair, s, role)]
         if ids and ids[-1] == vocabulary.end_of_thinking:
             ids.pop()
-        prompt = engine.render([{"role": "user", "content": trace.question_text}])
+        prompt = engine.render(options.messages(trace.question_text), thinking=options.thinking)
         session = engine.open(prompt)
         try:
             scores, _ = await session.logprob(Prefix(prompt), ids)

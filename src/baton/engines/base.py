@@ -232,6 +232,25 @@ class Engine(ABC):
     kind: str
     vocabulary: Vocabulary
 
+    @classmethod
+    def load(
+        cls,
+        path: str,
+        *,
+        device: str,
+        dtype: str,
+        cache_bytes: int,
+        max_batch: int,
+        trust_remote_code: bool,
+        revision: str | None,
+    ) -> Engine:
+        """Loads the model at `path` (folder or hub id) as a pair's configuration asks.
+
+        Raises:
+            LoadError: one line that names what is missing or unsupported.
+        """
+        raise LoadError(f"engine: {cls.kind!r} cannot be loaded from a configuration; make it in Python")
+
     @abstractmethod
     def open(self, prompt: Sequence[int]) -> Session:
         """A session whose prefixes all begin with `prompt` (token ids)."""

@@ -7,7 +7,12 @@ from pathlib import Path
 from baton.nano import problems
 from baton.nano.language import same_prompt, score_prompt
 
-__all__ = ["pair_paths", "problems", "same_prompt", "score_prompt"]
+__all__ = ["cue_profile", "pair_paths", "problems", "same_prompt", "score_prompt"]
+
+
+def cue_profile() -> Path:
+    """The cue profile of the pair, as `baton calibrate cues` wrote it."""
+    return Path(__file__).parent / "cues.json"
 
 
 def pair_paths() -> dict[str, Path]:

@@ -54,8 +54,16 @@ def find(name: str) -> type[Any]:
     return ROUTERS[name]
 
 
-def create(name: str, knobs: Mapping[str, Any] | None = None, base: Path | None = None) -> Router:
+def create(
+    name: str,
+    knobs: Mapping[str, Any] | None = None,
+    base: Path | None = None,
+    pair: Mapping[str, Any] | None = None,
+) -> Router:
     """A router with its knobs set. Knobs that are paths are taken relative to `base`.
+
+    `pair` holds what belongs to the pair rather than to a recipe (`cues`: its cue profile); a knob that is left out
+    takes its value from there where its field says so.
 
     Raises:
         ValueError: unknown router, unknown or missing knob, or a value the router refuses; one line.
@@ -72,9 +80,14 @@ def create(name: str, knobs: Mapping[str, Any] | None = None, base: Path | None 
     for knob, f in known.items():
         if knob not in given and f.default is MISSING and f.default_factory is MISSING:
             raise ValueError(f"{name}.{knob}: missing; set it under knobs")
-        if f.metadata.get("path") and given.get(knob) is not None and base is not None:
+        if knob not in given and (pair or {}).get(f.metadata.get("pair", "")) is not None:
+            given[knob] = (pair or {})[f.metadata["pair"]]
+        elif f.metadata.get("path") and given.get(knob) is not None and base is not None:
             given[knob] = base / Path(given[knob]).expanduser()
-    router: Router = cls(**given)
+    try:
+        router: Router = cls(**given)
+    except TypeError as error:
+        raise ValueError(f"{name}: a knob has a value of the wrong kind ({error}); check its knobs") from None
     return router
 
 

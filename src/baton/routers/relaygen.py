@@ -21,10 +21,10 @@ from baton.trace import Phase
 class RelayGen:
     """After a switch cue the draft writes to the sentence's end; after the end of thinking, the whole answer."""
 
-    profile: Path | None = field(default=None, metadata={"path": True})
-    """Cue profile that `baton calibrate cues` wrote."""
+    profile: Path | None = field(default=None, metadata={"path": True, "pair": "cues"})
+    """Cue profile that `baton calibrate cues` wrote; the pair's own if left out."""
     cues: list[str] = field(default_factory=list)
-    """Switch cues, in place of a profile."""
+    """Switch cues, in place of the profile's."""
     answer: str = "draft"
     """Who writes the answer phase: `draft`, as published, or `target`."""
 
@@ -33,11 +33,11 @@ class RelayGen:
     def __post_init__(self) -> None:
         if self.answer not in {"draft", "target"}:
             raise ValueError(f"relaygen.answer: {self.answer!r} is no role; use draft or target")
-        if bool(self.cues) == (self.profile is not None):
-            raise ValueError(
-                "relaygen.profile: give either a cue profile (`baton calibrate cues` makes one) or a list of cues"
-            )
-        if self.profile is not None:
+        if not self.cues:
+            if self.profile is None:
+                raise ValueError(
+                    "relaygen.profile: missing; make one with `baton calibrate cues` and name it here or in pair.cues"
+                )
             object.__setattr__(self, "cues", CueProfile.load(self.profile).cues)
 
     async def __call__(self, gen: Generation) -> None:

@@ -1,0 +1,325 @@
+"""The `baton` command. Wrong input is answered in one line on standard error and exit code 2."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from baton import __version__
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    help="Relay one answer between a small draft and a large target model, and measure what that costs and saves.",
+)
+calibrate = typer.Typer(no_args_is_help=True, help="Choose a router's cues and thresholds on calibration questions.")
+app.add_typer(calibrate, name="calibrate")
+
+COLOURS = {"target": "bright_cyan", "draft": "bright_yellow", "inserted": "bright_magenta"}
+
+PairOption = Annotated[str, typer.Option("--pair", help="`nano` (shipped with Baton) or the path of a pair.yaml.")]
+
+
+@contextmanager
+def _input() -> Iterator[None]:
+    """Turns what is wrong with the input into one line and exit code 2; anything else is a defect and shows itself."""
+    from baton.engines.base import EngineError
+    from baton.generation import RouterError
+
+    try:
+        yield
+    except (ValueError, FileNotFoundError) as error:
+        print(f"baton: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
+    except (EngineError, RouterError) as error:
+        print(f"baton: {type(error).__name__}: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        print("baton: interrupted", file=sys.stderr)
+        raise typer.Exit(130) from None
+
+
+def _knobs(pairs: list[str]) -> dict[str, Any]:
+    """`name=value` options as knobs; values are read as YAML (`0.5`, `true`, `[a, b]`)."""
+    import yaml
+
+    knobs = {}
+    for item in pairs:
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise ValueError(f"--knob: {item!r} has no value; write name=value")
+        knobs[name] = yaml.safe_load(value)
+    return knobs
+
+
+@app.command()
+def run(
+    question: Annotated[str, typer.Argument(help="The question, in quotes; `-` reads it from standard input.")],
+    pair: PairOption = "nano",
+    router: Annotated[
+        str, typer.Option(help="Who writes what: a router's name, or package.module:Class.")
+    ] = "relaygen",
+    knob: Annotated[list[str] | None, typer.Option(help="A router's knob as name=value; repeatable.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the sampling.")] = 0,
+    temperature: Annotated[float | None, typer.Option(help="In place of the pair's.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Token budget, in place of the pair's.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole trace as JSON instead.")] = False,
+) -> None:
+    """Answer one question, streamed: each model's text in its own colour, switches marked."""
+    with _input():
+        asyncio.run(_run(question, pair, router, knob or [], seed, temperature, max_tokens, as_json))
+
+
+async def _run(
+    question: str,
+    pair_path: str,
+    router_name: str,
+    knobs: list[str],
+    seed: int,
+    temperature: float | None,
+    max_tokens: int | None,
+    as_json: bool,
+) -> None:
+    from dataclasses import replace
+
+    from baton import routers
+    from baton.config import cue_profile, load_pair, pair_options
+    from baton.generation import generate
+    from baton.pair import Pair
+    from baton.trace import Segment
+
+    if question == "-":
+        question = sys.stdin.read()
+    if not question.strip():
+        raise ValueError("question: it is empty; write one in quotes, or pipe it in with `-`")
+    config = load_pair(pair_path)
+    base = _base(pair_path)
+    policy = routers.create(router_name, _knobs(knobs), Path.cwd(), {"cues": cue_profile(config, base)})
+    options = pair_options(config, seed)
+    if temperature is not None:
+        options = replace(options, sampling=replace(options.sampling, temperature=temperature))
+    if max_tokens is not None:
+        options = replace(options, budget=options.budget.resized(max_tokens))
+    loaded = Pair.load(config, base)
+    console = Console(highlight=False, soft_wrap=True)
+    last: list[Segment] = []
+
+    def show(segment: Segment, text: str) -> None:
+        if last and last[-1].role is not segment.role:
+            console.print("▸", style="dim", end="")
+        last[:] = [segment]
+        console.print(text, style=COLOURS[segment.role], end="", markup=False)
+
+    try:
+        routers.check(policy, loaded)
+        trace = await generate(loaded, policy, question, options=options, on_text=None if as_json else show)
+    finally:
+        await loaded.close()
+    if as_json:
+        print(trace.dumps())
+        return
+    console.print("\n")
+    share = "-" if trace.target_share is None else f"{trace.target_share:.0%}"
+    parts = [
+        f"[{COLOURS['target']}]target {trace.tokens('target')}[/] + [{COLOURS['draft']}]draft {trace.tokens('draft')}[/]"
+        f" tokens (target share {share})",
+        f"{trace.switches} switches",
+        f"{trace.seconds:.2f} s (first token {trace.first_token or 0:.2f} s)",
+    ]
+    if trace.finish != "end_of_text":
+        parts.append(f"[bold red]ended by {trace.finish}[/]")
+    console.print(" · ".join(parts))
+
+
+@app.command()
+def compare(
+    recipe: Annotated[Path, typer.Argument(help="The recipe's YAML.")],
+    out: Annotated[Path | None, typer.Option(help="Folder of the run (runs/NAME); a run resumes there.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Questions of the quality pass.")] = None,
+    routers: Annotated[str | None, typer.Option(help="Only these arms, separated by commas.")] = None,
+    concurrency: Annotated[int | None, typer.Option(help="Answers in flight, in place of the recipe's.")] = None,
+    seed: Annotated[int | None, typer.Option(help="In place of the recipe's.")] = None,
+) -> None:
+    """Compare routers on one pair and one task: accuracy, latency and what it cost, with intervals."""
+    from baton.bench.runner import run_compare
+
+    with _input():
+        names = [r.strip() for r in routers.split(",") if r.strip()] if routers else None
+        code = run_compare(recipe, out=out, limit=limit, routers=names, concurrency=concurrency, seed=seed)
+    raise typer.Exit(code)
+
+
+@calibrate.command("cues")
+def calibrate_cues(
+    pair: PairOption = "nano",
+    out: Annotated[Path, typer.Option(help="Where the profile goes.")] = Path("cues.json"),
+    questions: Annotated[int, typer.Option(help="Calibration questions.")] = 40,
+    samples: Annotated[int, typer.Option(help="Traces of the target a question.")] = 4,
+    scored_by: Annotated[str, typer.Option(help="Whose margins: draft (as published), target, or both.")] = "draft",
+    rule: Annotated[
+        str, typer.Option(help="paper: one standard error above the global mean. corrected: clustered, Holm at 5 %.")
+    ] = "paper",
+    min_segments: Annotated[int, typer.Option(help="Sentence remainders a cue needs under --rule corrected.")] = 8,
+    temperature: Annotated[float, typer.Option(help="Of the target's traces.")] = 0.6,
+    task: Annotated[Path | None, typer.Option(help="JSONL or Parquet file of questions; nano's if left out.")] = None,
+    traces: Annotated[Path | None, typer.Option(help="A traces.jsonl of the target to use instead.")] = None,
+    candidates: Annotated[Path | None, typer.Option(help="File with a candidate cue a line.")] = None,
+    work: Annotated[Path | None, typer.Option(help="Folder of traces and margins; a second call resumes.")] = None,
+    concurrency: Annotated[int, typer.Option(help="Traces in flight.")] = 16,
+    seed: Annotated[int, typer.Option(help="Seed of the sampling and the bootstrap.")] = 0,
+) -> None:
+    """Find the discourse cues after which the rest of the sentence is easy, and write a profile for `relaygen`."""
+    from baton.calibrate.cues import CANDIDATES, Settings
+
+    with _input():
+        words = CANDIDATES
+        if candidates is not None:
+            words = tuple(w for w in candidates.read_text(encoding="utf-8").splitlines() if w.strip())
+        settings = Settings(
+            questions=questions,
+            samples=samples,
+            scored_by=scored_by,
+            rule=rule,
+            min_segments=min_segments,
+            candidates=words,
+            seed=seed,
+            concurrency=concurrency,
+        )
+        asyncio.run(_calibrate_cues(pair, out, settings, temperature, task, traces, work))
+
+
+async def _calibrate_cues(
+    pair_path: str,
+    out: Path,
+    settings: Any,
+    temperature: float,
+    task: Path | None,
+    traces_path: Path | None,
+    work: Path | None,
+) -> None:
+    from dataclasses import replace
+
+    from baton.calibrate import cues
+    from baton.config import load_pair, pair_options
+    from baton.pair import Pair
+
+    config = load_pair(pair_path)
+    options = pair_options(config, settings.seed)
+    options = replace(options, sampling=replace(options.sampling, temperature=temperature))
+    split, questions = _calibration_questions(task, settings.questions)
+    work = work or out.with_suffix(".work")
+    cues.claim(work, settings, options, config.name, str(traces_path or task or "nano calibration"))
+    loaded = Pair.load(config, _base(pair_path))
+    console = Console()
+    try:
+        with _bars(console) as report:
+            if traces_path is not None:
+                traces = cues.read_traces(traces_path)
+                traces = [t for t in traces if t.router == "target" and t.finish == "end_of_text"]
+                if not traces:
+                    raise ValueError(f"traces: {traces_path}: no finished trace of the router target; give others")
+                split = str(traces_path)
+            else:
+                traces = await cues.collect_traces(loaded, questions, settings, options, work / "traces.jsonl", report)
+            margins = await cues.score_margins(loaded, traces, settings, options, work / "margins.jsonl", report)
+    finally:
+        await loaded.close()
+    profile = cues.choose(margins, settings, config.name, split)
+    console.print(_cue_table(profile))
+    profile.save(out)
+    if not profile.cues:
+        raise ValueError(f"no cue passed the rule {settings.rule!r}; use more questions, or the other rule")
+    console.print(f"{len(profile.cues)} switch cues -> {out}")
+
+
+def _calibration_questions(task: Path | None, count: int) -> tuple[str, list[Any]]:
+    from baton.bench.tasks import load
+    from baton.config import TaskConfig
+
+    config = TaskConfig() if task is None else TaskConfig(name=task.stem, path=str(task.resolve()))
+    questions = load(config, "calibration", Path.cwd())[:count]
+    return "calibration" if task is None else str(task), questions
+
+
+def _cue_table(profile: Any) -> Table:
+    table = Table(
+        title=f"Mean margin of the {profile.scored_by} after each cue; over all tokens {profile.global_mean:.3f}"
+    )
+    for column in ("cue", "segments", "mean", "95 % interval", "paper", "corrected", ""):
+        table.add_column(column, justify="left" if column in {"cue", ""} else "right")
+    for s in profile.statistics:
+        table.add_row(
+            s.cue,
+            str(s.segments),
+            f"{s.mean:.3f} ± {s.standard_error:.3f}",
+            f"{s.interval[0]:.3f} to {s.interval[1]:.3f}",
+            "✓" if s.selected_paper else "",
+            "✓" if s.selected_corrected else "",
+            s.dropped,
+            style="bold" if s.cue in profile.cues else "dim",
+        )
+    return table
+
+
+@contextmanager
+def _bars(console: Console) -> Iterator[Any]:
+    """Progress bars by stage; plain lines where the output is no terminal."""
+    if not console.is_terminal:
+        seen: dict[str, int] = {}
+
+        def line(stage: str, done: int, total: int) -> None:
+            if done == total or done - seen.get(stage, -total) >= max(1, total // 10):
+                seen[stage] = done
+                print(f"{stage}: {done} of {total}", file=sys.stderr, flush=True)
+
+        yield line
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as progress:
+        tasks: dict[str, Any] = {}
+
+        def bar(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = progress.add_task(stage, total=total)
+            progress.update(tasks[stage], completed=done, total=total)
+
+        yield bar
+
+
+@app.command()
+def version() -> None:
+    """Print versions of Baton and of what it runs on."""
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as of
+
+    found = {"baton": __version__}
+    for name in ("torch", "transformers", "vllm"):
+        try:
+            found[name] = of(name)
+        except PackageNotFoundError:
+            continue
+    print(json.dumps(found))
+
+
+def _base(pair_path: str) -> Path:
+    return Path.cwd() if pair_path == "nano" else Path(pair_path).resolve().parent
+
+
+def main() -> None:
+    """Entry point of the `baton` command."""
+    app()
+
+
+if __name__ == "__main__":
+    main()
