@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +152,7 @@ class TransformersSession(Session):
         self._row: Row | None = None
         self._closed = False
 
-    async def generate(self, call: Call) -> AsyncIterator[Chunk]:
+    async def generate(self, call: Call) -> AsyncGenerator[Chunk, None]:
         if not call.cap > 0:
             raise EngineError(f"cap: {call.cap} is out of range; use a positive count")
         row = self._start(Sample(self._place, call))
@@ -216,9 +216,7 @@ def _check_folder(path: str | Path) -> None:
     folder = Path(path)
     if not folder.exists():
         if folder.is_absolute() or str(path).startswith((".", "~")) or str(path).count("/") != 1:
-            raise LoadError(
-                f"{path}: there is no such folder; give a folder with config.json, or a hub id (owner/name)"
-            )
+            raise LoadError(f"{path}: no such folder; give one with config.json, or a hub id (owner/name)")
         return
     if not (folder / "config.json").is_file():
         raise LoadError(f"{path}: it has no config.json; give the folder that save_pretrained wrote")
@@ -235,9 +233,7 @@ def _geometry(model: Any, name: str, context: int) -> Geometry:
         LoadError: it is not full causal attention through the attention interface.
     """
     if "logits_to_keep" not in inspect.signature(model.forward).parameters:
-        raise LoadError(
-            f"{name}: {type(model).__name__} computes all logits (no logits_to_keep); use a newer model class"
-        )
+        raise LoadError(f"{name}: {type(model).__name__} has no logits_to_keep; use a newer model class")
     model.set_attn_implementation(attention.NAME)
     probe = attention.Probe(context)
     tokens = torch.arange(4, device=model.device)[None]

@@ -367,7 +367,8 @@ class Worker(threading.Thread):
         place, sought, pool = row.place, row.sought, self.pool
         if len(sought) >= self.context:
             raise EngineError(
-                f"context: {len(sought)} tokens do not fit the model's {self.context}; lower the budget or shorten the prompt"
+                f"context: {len(sought)} tokens do not fit the model's {self.context}; "
+                "shorten the prompt or lower the budget"
             )
         lost = place.cache.lost if place.cache is not None else 0
         if place.cache is None or not pool.holds(place.cache):
@@ -447,7 +448,8 @@ class Worker(threading.Thread):
         device = self.geometry.device
         keep: Tensor | int = 0
         if step.singles < len(chosen) or any(not row.logits_of(count) for row, count in chosen):
-            end, wanted = 0, []
+            end = 0
+            wanted: list[int] = []
             for row, count in chosen:
                 end += count
                 wanted += range(end - row.logits_of(count), end)
@@ -514,7 +516,7 @@ class Worker(threading.Thread):
 
     @staticmethod
     def _read(rows: Sequence[Sample], logits: Tensor, states: Tensor) -> list[Reads]:
-        """What each row's call asked to read. Numbers are computed for all rows where any asks: one kernel, not several."""
+        """What each row's call asked to read; numbers are computed for all rows where any asks."""
         wishes = [row.call.read for row in rows]
         reads = [Reads() for _ in rows]
         if any(wish.features for wish in wishes):
