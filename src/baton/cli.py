@@ -132,8 +132,8 @@ async def _run(
     console.print("\n")
     share = "-" if trace.target_share is None else f"{trace.target_share:.0%}"
     parts = [
-        f"[{COLOURS['target']}]target {trace.tokens('target')}[/] + [{COLOURS['draft']}]draft {trace.tokens('draft')}[/]"
-        f" tokens (target share {share})",
+        " + ".join(f"[{COLOURS[role]}]{role} {trace.tokens(role)}[/]" for role in ("target", "draft"))
+        + f" tokens (target share {share})",
         f"{trace.switches} switches",
         f"{trace.seconds:.2f} s (first token {trace.first_token or 0:.2f} s)",
     ]
