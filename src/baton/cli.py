@@ -298,6 +298,78 @@ def _bars(console: Console) -> Iterator[Any]:
 
 
 @app.command()
+def bench(
+    pair: PairOption = "nano",
+    router: Annotated[str, typer.Option(help="The relay to measure.")] = "relaygen",
+    knob: Annotated[list[str] | None, typer.Option(help="A router's knob as name=value; repeatable.")] = None,
+    questions: Annotated[int, typer.Option(help="Calibration questions answered in each round.")] = 16,
+    rounds: Annotated[int, typer.Option(help="Medians are over these.")] = 3,
+    concurrency: Annotated[int, typer.Option(help="Answers at once, against one.")] = 8,
+    task: Annotated[Path | None, typer.Option(help="JSONL or Parquet file of questions; nano's if left out.")] = None,
+    out: Annotated[Path, typer.Option(help="Where the figures go as JSON.")] = Path("bench.json"),
+) -> None:
+    """Measure the engine itself: time a token, cost of a switch, gain of batching, cache hits, memory."""
+    with _input():
+        asyncio.run(_bench(pair, router, knob or [], questions, rounds, concurrency, task, out))
+
+
+async def _bench(
+    pair_path: str,
+    router_name: str,
+    knobs: list[str],
+    count: int,
+    rounds: int,
+    concurrency: int,
+    task: Path | None,
+    out: Path,
+) -> None:
+    from baton import routers
+    from baton.bench.speed import measure
+    from baton.config import cue_profile, load_pair, pair_options
+    from baton.pair import Pair
+
+    config = load_pair(pair_path)
+    base = _base(pair_path)
+    policy = routers.create(router_name, _knobs(knobs), Path.cwd(), {"cues": cue_profile(config, base)})
+    _, questions = _calibration_questions(task, count)
+    loaded = Pair.load(config, base)
+    console = Console()
+    try:
+        with _bars(console) as report:
+            speed = await measure(
+                loaded,
+                policy,
+                [(q.id, q.question) for q in questions],
+                pair_options(config),
+                rounds=rounds,
+                concurrency=concurrency,
+                progress=report,
+            )
+    finally:
+        await loaded.close()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(speed.to_json(), indent=1) + "\n", encoding="utf-8")
+    table = Table(title=f"Pair {config.name}, relay by {policy.name}")
+    table.add_column("figure")
+    table.add_column("value", justify="right")
+    for name, value in (
+        ("target alone, ms a token", f"{speed.target_s * 1e3:.2f}"),
+        ("draft alone, ms a token", f"{speed.draft_s * 1e3:.2f}"),
+        ("a target token costs draft tokens", f"{speed.cost_ratio:.1f}"),
+        ("relay over ideal time", f"{speed.relay_over_ideal:.3f}"),
+        ("cost of a switch, target steps", f"{speed.switch_steps:.2f}"),
+        ("target tokens in vain, a switch", f"{speed.overshoot:.2f}"),
+        *((f"{name}, {concurrency} at once over one", f"{gain:.1f} x") for name, gain in speed.batch_gain.items()),
+        ("prefix tokens found cached", f"{speed.cache_hits:.1%}"),
+        *((f"{role}'s cache, MiB at most", f"{b / 2**20:.1f}") for role, b in speed.cache_peak_bytes.items()),
+        ("process, MiB at most", f"{speed.process_bytes / 2**20:.0f}"),
+    ):
+        table.add_row(name, value)
+    console.print(table)
+    console.print(f"-> {out}")
+
+
+@app.command()
 def version() -> None:
     """Print versions of Baton and of what it runs on."""
     from importlib.metadata import PackageNotFoundError
