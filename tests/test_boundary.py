@@ -2,7 +2,7 @@ import re
 from itertools import accumulate
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from baton.boundary import (
@@ -30,6 +30,8 @@ from baton.vocabulary import Vocabulary
 CUES = Cues(["Wait", "Wait,", "now", "Now,", "double-check", "check", "So ", "wait, but", "vérifie", "é"])
 AB = Delimiter("aba")
 EOT, EOTH, TURN = 0, 1, 2
+
+unhurried = settings(deadline=None)  # a busy machine is no failure
 
 
 def vocabulary(pieces, *, written=False):
@@ -85,11 +87,11 @@ def delimiter_end(delimiter, context, text):
 def cue_end(words, context, text):
     whole = context + text
 
+    def letter(i):
+        return 0 <= i < len(whole) and (whole[i].isalnum() or whole[i] == "_")
+
     def word(i):
-        if not 0 <= i < len(whole):
-            return False
-        inner = whole[i] in "'’" and 0 < i < len(whole) - 1 and whole[i - 1].isalnum() and whole[i + 1].isalnum()
-        return whole[i].isalnum() or whole[i] == "_" or inner
+        return letter(i) or (letter(i - 1) and whole[i : i + 1] in ("'", "’") and letter(i + 1))
 
     for start in range(len(whole)):
         for cue in sorted(words, key=len, reverse=True):
@@ -155,7 +157,8 @@ PARTS = [
     *["3.14", "\n3. ", "e.g. ", "Dr.", "No. ", "n! ", "(n-1)!", "5!", "</think>", "</", "think>", "aba", "🙂", "The"],
 ]
 TEXTS = st.lists(st.sampled_from(PARTS), max_size=14).map("".join)
-BOUNDARIES = st.lists(st.sampled_from([STEP, SENTENCE, CUES, AB, Delimiter("é漢"), Delimiter("。")]), max_size=3)
+TEXT_BOUNDARIES = [STEP, SENTENCE, CUES, AB, *map(Delimiter, ("é漢", "。", "<", "/t"))]
+BOUNDARIES = st.lists(st.sampled_from(TEXT_BOUNDARIES), max_size=3)
 
 
 @st.composite
@@ -166,6 +169,7 @@ def splits(draw, texts=TEXTS):
     return [data[i:j] for i, j in zip([0, *cuts], [*cuts, len(data)], strict=True)]
 
 
+@unhurried
 @given(splits(), BOUNDARIES, TEXTS, st.booleans())
 @example([b"a.", b"</", b"think>b"], [SENTENCE], "", True)
 @example([b"\nfoo"], [STEP], "a\n", False)
@@ -182,6 +186,7 @@ def test_a_segment_ends_at_the_first_token_edge_after_the_reference_end_for_any_
     assert matcher.overshoot == len(matcher.ids) - matcher.kept
 
 
+@unhurried
 @given(st.data(), st.sampled_from([STEP, SENTENCE, CUES, AB]), TEXTS, TEXTS)
 def test_a_scanner_finds_the_reference_end_for_any_split_into_characters(data, boundary, context, text):
     scanner, at = boundary.scanner(context), 0
@@ -197,12 +202,16 @@ def test_a_scanner_finds_the_reference_end_for_any_split_into_characters(data, b
         assert (context + text)[: len(context) + scanner.found].endswith(scanner.cue)
 
 
-@given(splits(), BOUNDARIES, TEXTS, st.sampled_from([None, EOT, EOTH, TURN]), st.none() | st.integers(1, 9))
-def test_settled_tokens_never_decrease_and_are_always_kept(pieces, until, context, end, cap):
+@unhurried
+@given(splits(), BOUNDARIES, TEXTS, st.sampled_from([EOT, EOTH, TURN]), st.none() | st.integers(1, 9), st.data())
+@example([b"<", b"/", b"x"], [Delimiter("<")], "", TURN, None, None)
+def test_settled_tokens_never_decrease_and_are_always_kept(pieces, until, context, end, cap, data):
+    if data and data.draw(st.booleans()):
+        until = [*until, When(ENTROPY, ">", 0.9, keep=data.draw(st.booleans()))]
     matcher = SegmentMatcher(until, vocabulary(pieces), context, cap=cap, whole_characters=True)
     settled = [matcher.settled_tokens]
-    for token in [*range(3, 3 + len(pieces)), *([] if end is None else [end])]:
-        over = matcher.push(token)
+    for token in [*range(3, 3 + len(pieces)), end]:
+        over = matcher.push(token, {ENTROPY: data.draw(st.floats(0, 1))} if data else None)
         settled.append(matcher.settled_tokens)
         assert matcher.settled_tokens <= matcher.kept <= len(matcher.ids)
         if over:
@@ -212,6 +221,7 @@ def test_settled_tokens_never_decrease_and_are_always_kept(pieces, until, contex
     assert settled[-1] <= matcher.settled_tokens == matcher.kept
 
 
+@unhurried
 @given(splits(), BOUNDARIES, TEXTS, st.booleans(), st.sampled_from([None, EOT, EOTH]), st.integers(1, 20))
 def test_stopping_at_stop_ids_and_stepping_while_open_loses_nothing(pieces, until, context, thinking, end, cap):
     options = {"context": context, "thinking": thinking, "cap": cap}
@@ -228,6 +238,7 @@ def test_stopping_at_stop_ids_and_stepping_while_open_loses_nothing(pieces, unti
     assert (engine.ended_by, engine.kept, engine.detail) == (everything.ended_by, everything.kept, everything.detail)
 
 
+@unhurried
 @given(splits(), BOUNDARIES, TEXTS)
 def test_no_match_begins_outside_the_stop_ids(pieces, until, context):
     matcher = SegmentMatcher(until, vocabulary(pieces), context)
@@ -239,6 +250,7 @@ def test_no_match_begins_outside_the_stop_ids(pieces, until, context):
             break
 
 
+@unhurried
 @given(st.lists(st.binary(max_size=3), max_size=8), BOUNDARIES)
 def test_bytes_that_form_no_character_change_nothing_for_any_split(pieces, until):
     whole = match([bytes([b]) for b in b"".join(pieces)], until)
@@ -526,6 +538,17 @@ def test_the_earlier_of_a_feature_and_a_text_boundary_wins():
     assert features_run([0, 0, 0.9], [SENTENCE, leave], "a. b").ended_by is SENTENCE
     assert features_run([0, 0, 0.9], [keep, SENTENCE], "a. b").ended_by is SENTENCE
     assert features_run([0, 0.9, 0, 0], [keep, SENTENCE], "a.b c").ended_by is keep
+
+
+def test_a_feature_inside_a_character_waits_for_no_more_than_is_streamed():
+    matcher = SegmentMatcher(
+        [Cues(["Wait"]), When(ENTROPY, ">", 0.5, keep=False)], vocabulary([b"Wa", b"\xf0", b"\x9f"])
+    )
+    for token, entropy in [(3, 0.0), (4, 0.0), (5, 0.9)]:
+        matcher.push(token, {ENTROPY: entropy})
+    assert matcher.settled_tokens == 2
+    matcher.close()
+    assert (matcher.ended_by.name, matcher.kept) == ("entropy", 2)
 
 
 def test_an_uncertain_end_of_text_is_left_out_where_asked():

@@ -307,7 +307,7 @@ class SegmentMatcher:
         self.ids.append(token_id)
         if self.ended_by is not None:
             return True
-        if self._whens and not self._endings:
+        if self._whens:
             self._compare(features or {})
         if self._open or token_id in self.stop_ids:
             self._scan(self._ends.get(token_id))
