@@ -213,6 +213,7 @@ async def _calibrate_cues(
     from baton.calibrate import cues
     from baton.config import load_pair, pair_options
     from baton.pair import Pair
+    from baton.records import read_traces
 
     config = load_pair(pair_path)
     options = pair_options(config, settings.seed)
@@ -225,8 +226,7 @@ async def _calibrate_cues(
     try:
         with _bars(console) as report:
             if traces_path is not None:
-                traces = cues.read_traces(traces_path)
-                traces = [t for t in traces if t.router == "target" and t.finish == "end_of_text"]
+                traces = [t for t in read_traces(traces_path) if t.router == "target" and t.finish == "end_of_text"]
                 if not traces:
                     raise ValueError(f"traces: {traces_path}: no finished trace of the router target; give others")
                 split = str(traces_path)

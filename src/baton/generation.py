@@ -12,7 +12,7 @@ import hashlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, overload
 
 from baton.boundary import (
@@ -942,7 +942,7 @@ async def generate(
 
 def knobs(router: Router) -> dict[str, Any]:
     """A router's knobs in a form that JSON can hold."""
-    return {name: _plain(getattr(router, name)) for name in getattr(router, "__dataclass_fields__", ())}
+    return {f.name: _plain(getattr(router, f.name)) for f in fields(router)} if is_dataclass(router) else {}
 
 
 def _plain(value: Any) -> Any:

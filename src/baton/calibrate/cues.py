@@ -28,6 +28,7 @@ from baton.calibrate.profile import CueProfile, CueStatistics
 from baton.engines.base import Prefix
 from baton.generation import Options, generate
 from baton.pair import Pair
+from baton.records import appendable, read_traces, write_json, write_line
 from baton.routers.target import Target
 from baton.trace import Phase, Role, Segment, Trace
 
@@ -138,14 +139,15 @@ def claim(work: Path, settings: Settings, options: Options, pair: str, source: s
                 )
         return
     work.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(mine, indent=1) + "\n", encoding="utf-8")
+    write_json(path, mine)
 
 
 async def collect_traces(
     pair: Pair, questions: Sequence[Question], settings: Settings, options: Options, store: Path, progress: Progress
 ) -> list[Trace]:
     """The target's traces of `questions`, appended to `store` as they finish; what is there already is not repeated."""
-    have = {(t.question, t.sample): t for t in read_traces(store)} if store.exists() else {}
+    file = appendable(store)
+    have = {(t.question, t.sample): t for t in read_traces(store)}
     wanted = [(q, s) for q in questions for s in range(settings.samples)]
     missing = [(q, s) for q, s in wanted if (q.id, s) not in have]
     progress("traces", len(wanted) - len(missing), len(wanted))
@@ -156,58 +158,31 @@ async def collect_traces(
             pair, Target(), question.question, options=options, question_id=question.id, sample=sample
         )
         have[question.id, sample] = trace
-        with store.open("a", encoding="utf-8") as file:
-            file.write(trace.dumps() + "\n")
+        write_line(file, trace.dumps())
         progress("traces", len(have), len(wanted))
 
-    await _each(missing, one, settings.concurrency)
+    with file:
+        await _each(missing, one, settings.concurrency)
     return [have[q.id, s] for q, s in wanted]
-
-
-def read_traces(path: Path) -> list[Trace]:
-    """Traces in a JSONL file; a last line that was cut off by a kill is left out.
-
-    Raises:
-        ValueError: the file is missing, or a line before the last is no trace.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        raise ValueError(f"traces: {path}: there is no such file; check the path") from None
-    traces = []
-    for n, line in enumerate(lines):
-        try:
-            traces.append(Trace.from_json(json.loads(line)))
-        except (ValueError, KeyError, TypeError) as error:
-            if n == len(lines) - 1:
-                break
-            raise ValueError(f"traces: {path}: line {n + 1} is no trace ({error}); remove it") from None
-    return traces
 
 
 async def score_margins(
     pair: Pair, traces: Sequence[Trace], settings: Settings, options: Options, store: Path, progress: Progress
 ) -> list[Margins]:
     """Margins of every thinking token of `traces`, appended to `store` as they finish."""
-    have: dict[str, Margins] = {}
-    if store.exists():
-        for line in store.read_text(encoding="utf-8").splitlines():
-            try:
-                item = Margins(**json.loads(line))
-            except (ValueError, TypeError):
-                continue
-            have[item.trace] = item
+    file = appendable(store)
+    have = {m.trace: m for m in (Margins(**json.loads(line)) for line in store.open(encoding="utf-8"))}
     missing = [t for t in traces if _key(t) not in have]
     progress("margins", len(traces) - len(missing), len(traces))
 
     async def one(trace: Trace) -> None:
         margins = await _score(pair, trace, settings.roles, options)
         have[margins.trace] = margins
-        with store.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(margins), ensure_ascii=False) + "\n")
+        write_line(file, json.dumps(asdict(margins), ensure_ascii=False))
         progress("margins", len(have), len(traces))
 
-    await _each(missing, one, settings.concurrency)
+    with file:
+        await _each(missing, one, settings.concurrency)
     return [have[_key(t)] for t in traces]
 
 

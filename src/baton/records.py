@@ -1,0 +1,57 @@
+"""Files of lines that survive a kill: each line is flushed as it is written, and a torn last one is cut off."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from baton.trace import Trace
+
+
+def appendable(path: Path) -> IO[str]:
+    """Opens a file of lines at its end, without the unfinished line that a kill may have left there."""
+    with path.open("ab+") as file:
+        size = end = file.seek(0, os.SEEK_END)
+        while end:
+            start = max(0, end - (1 << 16))
+            file.seek(start)
+            newline = file.read(end - start).rfind(b"\n")
+            if newline >= 0:
+                end = start + newline + 1
+                break
+            end = start
+        if end < size:
+            file.truncate(end)
+    return path.open("a", encoding="utf-8")
+
+
+def write_line(file: IO[str], line: str) -> None:
+    """Appends a line that a kill right afterwards does not lose."""
+    file.write(line + "\n")
+    file.flush()
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Writes a file that is there whole or not at all."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    part.replace(path)
+
+
+def read_traces(path: Path) -> Iterator[Trace]:
+    """Traces of a file, one at a time.
+
+    Raises:
+        ValueError: the file is missing, or a line is damaged.
+    """
+    if not path.is_file():
+        raise ValueError(f"traces: {path}: there is no such file; check the path")
+    with path.open(encoding="utf-8") as lines:
+        for n, line in enumerate(lines, 1):
+            try:
+                yield Trace.from_json(json.loads(line))
+            except (ValueError, KeyError, TypeError) as error:
+                raise ValueError(f"{path}: line {n} is no trace ({error}); remove it") from None
