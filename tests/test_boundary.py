@@ -121,7 +121,7 @@ def sentence_end(context, text):
             marks = re.sub(r"""[])}"'”’*]""", "", run)
             if set(marks) == {"!"} and re.search(r"[\d)]$|(^|\W)[^\W\d_]$", before[-64:]):
                 continue
-            short = r"(^|[^\w.])(e\.g|E\.g|i\.e|I\.e|[cC]f|vs|Mr|Mrs|Ms|Dr|Prof|St|Fig|Eq|Eqs|No|approx|resp|Sec|Thm)$"
+            short = r"(^|[^\w.])(e\.g|E\.g|i\.e|I\.e|[cC]f|vs|Mr|Mrs|Ms|Dr|Prof|St|Fig|Eq|Eqs|approx|resp|Sec|Thm)$"
             if marks == "." and re.search(short, before[-64:]):
                 continue
             if marks == "." and re.search(r"(^|\n)[\s>#*_-]*\d\d?\d?$", before[-64:]):
@@ -281,7 +281,8 @@ def test_bytes_that_form_no_character_change_nothing_for_any_split(pieces, until
         ("So it is 3. Then", "So it is 3."),
         ("2024. Then", "2024."),
         ("E.g. this, i.e. that, cf. Fig. 3. Then", "E.g. this, i.e. that, cf. Fig. 3."),
-        ("Dr. No. 5 vs. Mr. X. Then", "Dr. No. 5 vs. Mr. X."),
+        ("Dr. Eq. 5 vs. Mr. X. Then", "Dr. Eq. 5 vs. Mr. X."),
+        ("No. Let me check. So", "No."),
         ("It weighs 3 kg. Then", "It weighs 3 kg."),
         ("There are n! ways, 5! or (n-1)! of them. Then", "There are n! ways, 5! or (n-1)! of them."),
         ("Stop! Then", "Stop!"),

@@ -150,7 +150,7 @@ class SentenceEnd(TextBoundary):
 
     - a factorial: `!` after a digit, `)` or a word of one letter ("n! ways", "(n-1)! ways");
     - a list number: up to three digits and a dot at the start of a line, after any indent or Markdown mark ("3. Add");
-    - an abbreviation: e.g. i.e. cf. vs. Mr. Mrs. Ms. Dr. Prof. St. Fig. Eq. Eqs. No. approx. resp. Sec. Thm.
+    - an abbreviation: e.g. i.e. cf. vs. Mr. Mrs. Ms. Dr. Prof. St. Fig. Eq. Eqs. approx. resp. Sec. Thm.
     """
 
     name: str = "sentence"

@@ -200,7 +200,7 @@ _SENTENCE_CANDIDATE = re.compile(f"[{_TERMINATORS}{_WIDE}][{_TERMINATORS}{_WIDE}
 _FACTORIAL = re.compile(r"(?:\d|\)|(?<!\w)[^\W\d_])\Z")
 _LIST_NUMBER = re.compile(r"(?:^|\n)[ \t>#*_-]*\d{1,3}\Z")
 _ABBREVIATION = re.compile(
-    r"(?<![\w.])(?:[eE]\.g|[iI]\.e|[cC]f|vs|Mrs?|Ms|Dr|Prof|St|Fig|Eqs?|No|approx|resp|Sec|Thm)\Z"
+    r"(?<![\w.])(?:[eE]\.g|[iI]\.e|[cC]f|vs|Mrs?|Ms|Dr|Prof|St|Fig|Eqs?|approx|resp|Sec|Thm)\Z"
 )
 _REACH = 64
 # A terminator that a letter or digit follows in the same token is decided: it ends nothing.

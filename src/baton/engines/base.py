@@ -303,21 +303,25 @@ class PrefixSession(Session):
         first, decided = True, False
         while not decided and len(ids) < end:
             cap = 1 if matcher.open else end - len(ids)
-            stream = self.engine.stream(ids, matcher.stop_ids, cap, call.sampling, call.seed, call.read)
-            used = Usage()
+            stream = self.engine.stream(tuple(ids), matcher.stop_ids, cap, call.sampling, call.seed, call.read)
+            sampled = 0
             async with aclosing(stream) as chunks:
                 async for last in chunks:
-                    used, last.usage = last.usage or used, None
-                    decided = _push(call, last)
-                    ids += last.ids
-                    yield last
-                    if decided:
-                        break
-            # What a resumed request sends again was computed by the one before it: only the first one's cache counts.
-            total.cached = used.cached if first else total.cached
-            total.sampled += used.sampled
+                    if last.usage is not None and first:
+                        # A resumed request sends again what the one before it computed: only the first one's counts.
+                        total.cached = last.usage.cached
+                    last.usage = None
+                    sampled += len(last.ids)
+                    if last.ids and not decided:
+                        stopped = sampled == cap or last.ids[-1] in matcher.stop_ids
+                        decided = _push(call, last)
+                        ids += last.ids
+                        yield last
+                        if decided and not stopped:
+                            break
+            total.sampled += sampled
             first = False
-            if used.sampled == 0 and not decided:
+            if not sampled:
                 raise EngineError(f"engine {self.engine.kind!r} ended a request without a token")
         yield Chunk([], last.last, last.last, usage=total)
 
