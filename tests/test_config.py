@@ -84,6 +84,7 @@ def test_overrides_replace_nested_fields_and_are_checked(recipe):
             {"routers": ["relaygen", {"router": "random", "share_of": "relaygn"}]},
             ["routers[1].share_of: 'relaygn'", "did you mean 'relaygen'"],
         ),
+        ({"only": ["drat"]}, ["only: 'drat' is unknown", "did you mean 'draft'", "use some of target, draft"]),
         ({"split": "calibration"}, ["calibration.split: 'calibration' is the split under test"]),
         ({"task": "gsm8k"}, ["task.name: 'gsm8k' has no questions", "task.path"]),
         ({"latency": {"limit": "many"}}, ["latency.limit: 'many' cannot be used; input should be a valid integer"]),

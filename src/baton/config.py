@@ -170,6 +170,12 @@ class RecipeConfig(Strict):
         """The routers to compare."""
         return [r for r in self.routers if self.only is None or r.name in self.only]
 
+    @property
+    def measured(self) -> list[RouterConfig]:
+        """The routers whose target share another one takes."""
+        wanted = {r.share_of for r in self.arms}
+        return [r for r in self.routers if r.name in wanted]
+
     @model_validator(mode="after")
     def _consistent(self) -> RecipeConfig:
         names = [r.name for r in self.routers]
