@@ -1,0 +1,66 @@
+"""What a run ran on: versions, commit, hardware."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import baton
+
+PACKAGES = ("torch", "transformers", "tokenizers", "math-verify", "numpy", "scipy", "datasets", "accelerate", "vllm")
+
+
+def describe() -> dict[str, Any]:
+    """Everything about this machine and installation that a figure may depend on."""
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "baton": baton.__version__,
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "packages": {name: version for name in PACKAGES if (version := _version(name)) is not None},
+        "system": platform.platform(),
+        "cpu": _cpu(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "gpus": [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())],
+        "cuda": torch.version.cuda if torch.cuda.is_available() else None,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """Commit of the checkout that the package runs from, with `+` if files differ from it; None if installed."""
+    where = ["git", "-C", str(Path(baton.__file__).parent)]
+    try:
+        commit = subprocess.run([*where, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+        # Anything but the package's own files may be another project's checkout around an installed Baton.
+        subprocess.run([*where, "ls-files", "--error-unmatch", baton.__file__], capture_output=True, check=True)
+        changed = subprocess.run(
+            [*where, "status", "--porcelain", "-uno", "."], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return commit.stdout.strip() + ("+" if changed.stdout.strip() else "")
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

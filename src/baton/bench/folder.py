@@ -1,0 +1,110 @@
+"""The folder of a run: what it was asked, every trace as it finished, and what failed.
+
+Lines are appended and flushed one answer at a time, so that a killed process loses at most the answers in flight.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from baton.bench import metrics
+from baton.bench.grading import Grade
+from baton.bench.metrics import Key
+from baton.config import ConfigError
+from baton.records import appendable, read_traces, write_json, write_line
+from baton.trace import Trace
+
+
+class RunFolder:
+    """Opens `path` for one run, new or resumed, and holds it until `close`.
+
+    `asked` is what the run answers (configuration, questions): a folder serves one such thing only.
+
+    Raises:
+        ConfigError: the folder holds a run that was asked something else, or another process is writing to it.
+    """
+
+    def __init__(self, path: Path, asked: Mapping[str, Any], environment: Mapping[str, Any]):
+        self.path = path
+        path.mkdir(parents=True, exist_ok=True)
+        self._lock = (path / ".lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            raise ConfigError(
+                f"out: another comparison is writing to {path}; wait for it or give another --out"
+            ) from None
+        try:
+            self._settle(json.loads(json.dumps(asked)))
+            self._traces = appendable(path / "traces.jsonl")
+            self._failures = appendable(path / "failures.jsonl")
+        except BaseException:
+            self._lock.close()
+            raise
+        with (path / "environment.jsonl").open("a", encoding="utf-8") as starts:
+            starts.write(json.dumps(environment) + "\n")
+
+    def _settle(self, asked: dict[str, Any]) -> None:
+        file = self.path / "config.json"
+        if not file.exists():
+            write_json(file, asked)
+            return
+        before = json.loads(file.read_text(encoding="utf-8"))
+        if difference := _difference(before, asked):
+            field, old, new = difference
+            raise ConfigError(
+                f"out: the run in {self.path} has {field} = {json.dumps(old)}, this one {json.dumps(new)}; "
+                "give another --out, or remove that folder"
+            )
+
+    def done(self) -> dict[Key, Grade]:
+        """Grades of the answers that are there."""
+        return {metrics.key(t): Grade(t.extra["grade"]) for t in self.traces()}
+
+    def traces(self) -> Iterator[Trace]:
+        """Reads the traces one at a time.
+
+        Raises:
+            ValueError: a line is damaged.
+        """
+        return read_traces(self.path / "traces.jsonl")
+
+    def append(self, trace: Trace) -> None:
+        write_line(self._traces, trace.dumps())
+
+    def fail(self, key: Key, attempt: int, error: Exception) -> None:
+        """Records a failed attempt."""
+        name, arm, question, sample = key
+        line = {
+            "pass": name, "arm": arm, "question": question, "sample": sample, "attempt": attempt,
+            "error": f"{type(error).__name__}: {error}", "retryable": bool(getattr(error, "retryable", False)),
+            "time": time.time(),
+        }  # fmt: skip
+        write_line(self._failures, json.dumps(line, ensure_ascii=False))
+
+    def close(self) -> None:
+        self._traces.close()
+        self._failures.close()
+        self._lock.close()
+
+
+def _difference(old: Any, new: Any, where: str = "") -> tuple[str, Any, Any] | None:
+    """The first field in which two JSON values differ, with both values."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in dict.fromkeys([*old, *new]):
+            inner = f"{where}.{name}" if where else name
+            if found := _difference(old.get(name), new.get(name), inner):
+                return found
+        return None
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for n, (a, b) in enumerate(zip(old, new, strict=True)):
+            if found := _difference(a, b, f"{where}[{n}]"):
+                return found
+        return None
+    return None if old == new else (where, old, new)

@@ -1,0 +1,360 @@
+"""`baton compare`: the same questions through every router of a recipe, and what that cost and saved.
+
+A run has two passes. The quality pass answers all questions, many at once, arm by arm. The latency pass answers a few
+of them again, one at a time, the arms taking turns question by question so that whatever drifts hits all alike; it
+follows the quality pass, so engines that cache prompts have them for every arm. Where an arm takes its target share
+from another arm, that arm answers calibration questions first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from baton import generation
+from baton.bench import environment, metrics, tasks, terminal
+from baton.bench.folder import RunFolder
+from baton.bench.grading import Grader
+from baton.bench.metrics import CALIBRATION, LATENCY, QUALITY, Key, Run
+from baton.bench.tasks import Question
+from baton.bench.terminal import Progress
+from baton.config import ConfigError, Recipe, RouterConfig, cue_profile, load_recipe
+from baton.engines.base import EngineError
+from baton.generation import Options, Router, RouterError, generate
+from baton.pair import Pair
+from baton.records import write_json
+from baton.routers import check, create
+from baton.trace import Role, Trace
+
+FIRST_PAUSE_SECONDS = 0.5
+"""Before the second attempt at an answer that failed; doubled before each further one."""
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """An arm that is ready to run."""
+
+    arm: metrics.Arm
+    router: Router
+
+    @property
+    def label(self) -> str:
+        return self.arm.label
+
+
+def run_compare(
+    recipe_path: str | Path,
+    out: str | Path | None = None,
+    limit: int | None = None,
+    routers: Sequence[str] | None = None,
+    concurrency: int | None = None,
+    seed: int | None = None,
+) -> int:
+    """Runs or resumes the comparison of a recipe, prints its table, and returns the exit code.
+
+    Args:
+        out: folder of the run; `runs/<name of the recipe>` if None.
+        routers: labels of the arms to run; all if None.
+        limit, concurrency, seed: in place of the recipe's.
+
+    0: the comparison is there. 1: it is there but invalid (too many failures). 2: something in the recipe, the
+    models or the questions cannot be used; said in one line. 130: stopped by Ctrl-C; the same command resumes.
+    """
+    given = {"limit": limit, "concurrency": concurrency, "seed": seed, "only": routers and list(routers)}
+    show = Progress(Console(stderr=True))
+    try:
+        recipe = load_recipe(recipe_path, {name: value for name, value in given.items() if value is not None})
+        folder = Path(out) if out is not None else Path("runs") / recipe.config.name
+        results = asyncio.run(compare(recipe, folder, show))
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        done, total = show.answered
+        print(f"stopped: {done} of {total} answers are stored; the same command goes on from there", file=sys.stderr)
+        return INTERRUPTED
+    console = Console()
+    terminal.report(results, console)
+    console.print(f"Figures: {folder / 'results.json'}", highlight=False, soft_wrap=True)
+    if not results["valid"]:
+        print(f"this comparison is not valid: {results['reason']}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def compare(recipe: Recipe, out: Path, show: Progress) -> dict[str, Any]:
+    """Answers what `out` does not hold yet, writes `results.json` and `answers.jsonl` there, returns the results.
+
+    Raises:
+        ConfigError: the recipe, the models, the questions or the folder cannot be used.
+    """
+    config = recipe.config
+    # What can be refused is, before a model is loaded; any share will do for that.
+    involved = [_contestant(recipe, r, 0.5) for r in config.routers if r in [*config.arms, *config.measured]]
+    questions = tasks.load(config.task, config.split, recipe.base, config.limit)
+    asked = {QUALITY: questions, LATENCY: tasks.spread(questions, config.latency.limit) if config.latency else []}
+    asked[CALIBRATION] = []
+    if config.measured:
+        split, limit = config.calibration.split, config.calibration.limit
+        asked[CALIBRATION] = tasks.load(config.task, split, recipe.base, limit)
+        tasks.check_disjoint(questions, asked[CALIBRATION])
+    try:
+        pair = Pair.load(config.pair, recipe.pair_base)
+    except ValueError as error:
+        raise ConfigError(f"{recipe.path}: {error}") from None
+    try:
+        for contestant in involved:
+            _check(recipe, contestant, pair)
+        folder = RunFolder(out, _identity(recipe, involved, asked), environment.describe())
+        try:
+            run = _Runner(recipe, pair, folder, show, asked)
+            contestants = await run.all()
+            return _write_results(recipe, pair, folder, asked, contestants, run.shares)
+        finally:
+            folder.close()
+    finally:
+        await pair.close()
+
+
+class _Runner:
+    """What the passes of one run share."""
+
+    def __init__(
+        self, recipe: Recipe, pair: Pair, folder: RunFolder, show: Progress, asked: Mapping[str, Sequence[Question]]
+    ):
+        config = recipe.config
+        self.recipe, self.config, self.pair = recipe, config, pair
+        self.folder, self.show, self.asked = folder, show, asked
+        self.options = Options(
+            sampling=config.sampling or config.pair.sampling,
+            budget=config.budget or config.pair.budget,
+            seed=config.seed,
+            system=config.pair.system,
+            thinking=config.pair.thinking,
+            timeout=config.timeout_s,
+        )
+        self.grader = Grader(config.grader_timeout_s)
+        self.done = folder.done()
+        self.shares: dict[str, float] = {}
+        """Target share by label, measured on the calibration questions."""
+
+    async def all(self) -> list[Contestant]:
+        """All passes; returns the arms as they ran."""
+        self._begin()
+        try:
+            with self.show:
+                for config in self.config.measured:
+                    self.shares[config.name] = await self._measure_share(config)
+                contestants = [
+                    _contestant(self.recipe, r, self.shares.get(r.share_of or "", 0.0)) for r in self.config.arms
+                ]
+                for contestant in contestants:
+                    if torch.cuda.is_available():
+                        torch.cuda.reset_peak_memory_stats()
+                    await self._answer_all(QUALITY, contestant, self.config.samples)
+                await self._take_turns(contestants)
+        finally:
+            await self.grader.close()
+        return contestants
+
+    def _begin(self) -> None:
+        arms = len(self.config.arms)
+        total = len(self.config.measured) * len(self.asked[CALIBRATION])
+        total += arms * (len(self.asked[QUALITY]) * self.config.samples + len(self.asked[LATENCY]))
+        self.show.begin(total, len(self.done))
+
+    async def _measure_share(self, config: RouterConfig) -> float:
+        """Target share of an arm on the calibration questions.
+
+        Raises:
+            ConfigError: the arm answered none of them.
+        """
+        label = config.name
+        await self._answer_all(CALIBRATION, _contestant(self.recipe, config), 1)
+        answers = (metrics.record(t) for t in self.folder.traces() if metrics.key(t)[:2] == (CALIBRATION, label))
+        share = metrics.share(answers)
+        if share is None:
+            failures = self.folder.path / "failures.jsonl"
+            raise ConfigError(
+                f"{self.recipe.path}: share_of: {label!r} answered no calibration question; see {failures}"
+            )
+        return share
+
+    async def _answer_all(self, name: str, contestant: Contestant, samples: int) -> None:
+        """A pass of one arm, `concurrency` answers at a time."""
+        keys = ((q, s) for q in self.asked[name] for s in range(samples))
+        left = iter([(q, s) for q, s in keys if (name, contestant.label, q.id, s) not in self.done])
+
+        async def work() -> None:
+            for question, sample in left:
+                await self._answer(name, contestant, question, sample)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self.config.concurrency):
+                group.create_task(work())
+
+    async def _take_turns(self, contestants: Sequence[Contestant]) -> None:
+        """The latency pass."""
+        config, questions = self.config.latency, self.asked[LATENCY]
+        left = [(q, c) for q in questions for c in contestants if (LATENCY, c.label, q.id, 0) not in self.done]
+        if config is None or not left:
+            return
+        timed = {q.id for q in questions}
+        others = [q for q in self.asked[QUALITY] if q.id not in timed] or questions
+        for question in others[: config.warmup]:
+            for contestant in contestants:
+                await self._attempt((LATENCY, contestant.label, question.id, 0), contestant, question)
+        for turn, block in enumerate(_blocks(questions, config.concurrency)):
+            # Each arm comes first equally often.
+            first = turn % len(contestants)
+            for contestant in [*contestants[first:], *contestants[:first]]:
+                async with asyncio.TaskGroup() as group:
+                    for question in block:
+                        if (LATENCY, contestant.label, question.id, 0) not in self.done:
+                            group.create_task(self._answer(LATENCY, contestant, question, 0))
+
+    async def _answer(self, name: str, contestant: Contestant, question: Question, sample: int) -> None:
+        """Answers, grades and stores; a failure is stored as such after the last attempt."""
+        key = (name, contestant.label, question.id, sample)
+        trace = await self._attempt(key, contestant, question)
+        if trace is None:
+            self.show.advance(name, contestant.label, None)
+            return
+        grade = await self.grader.grade(trace.answer, question.answer)
+        trace.extra["grade"] = grade.value
+        self.folder.append(trace)
+        self.done[key] = grade
+        self.show.advance(name, contestant.label, grade)
+
+    async def _attempt(self, key: Key, contestant: Contestant, question: Question) -> Trace | None:
+        """A trace, or None if every attempt failed. Errors that trying again cannot mend get one attempt."""
+        for attempt in range(self.config.retries + 1):
+            if attempt:
+                await asyncio.sleep(FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
+            started = time.time()
+            try:
+                trace = await generate(
+                    self.pair, contestant.router, question.question,
+                    options=self.options, question_id=question.id, sample=key[3],
+                )  # fmt: skip
+            except (EngineError, RouterError) as error:
+                self.folder.fail(key, attempt, error)
+                if not getattr(error, "retryable", False):
+                    return None
+                continue
+            trace.extra |= question.extra
+            trace.extra |= {"pass": key[0], "arm": key[1], "started": started}
+            trace.extra |= {"level": question.level, "gold": question.answer}
+            if key[0] == QUALITY and torch.cuda.is_available():
+                trace.extra["gpu_memory_bytes"] = torch.cuda.max_memory_allocated()
+            return trace
+        return None
+
+
+def _contestant(recipe: Recipe, config: RouterConfig, share: float = 0.0) -> Contestant:
+    """An arm with its router; `share` is for one that takes its share from another arm.
+
+    Raises:
+        ConfigError: there is no such router, or a knob is wrong.
+    """
+    knobs = {**config.knobs, "share": share} if config.share_of else config.knobs
+    pair = recipe.config.pair
+    try:
+        router = create(config.router, knobs, recipe.base, {"cues": cue_profile(pair, recipe.pair_base)})
+    except ValueError as error:
+        raise ConfigError(f"{recipe.path}: routers: {error}") from None
+    engines = "+".join(dict.fromkeys((pair.target.engine, pair.draft.engine)))
+    # Paths as the recipe has them, if it has: what is read from them is among the knobs, where they lie is not.
+    paths = {f.name for f in fields(router) if f.metadata.get("path")}  # type: ignore[arg-type]
+    shown = {**{k: v for k, v in generation.knobs(router).items() if k not in paths}, **knobs}
+    return Contestant(metrics.Arm(config.name, config.router, shown, engines), router)
+
+
+def _check(recipe: Recipe, contestant: Contestant, pair: Pair) -> None:
+    try:
+        check(contestant.router, pair)
+    except ValueError as error:
+        raise ConfigError(f"{recipe.path}: {error}") from None
+
+
+def _identity(
+    recipe: Recipe, contestants: Iterable[Contestant], asked: Mapping[str, Sequence[Question]]
+) -> dict[str, Any]:
+    """What makes a run this one: the resolved recipe, the knobs with what files gave them, digests of the questions."""
+    digests = {
+        name: hashlib.sha256(json.dumps([[q.id, q.question, q.answer] for q in qs]).encode()).hexdigest()
+        for name, qs in asked.items()
+    }
+    return {
+        "recipe": recipe.config.model_dump(mode="json"),
+        "knobs": {c.label: c.arm.knobs for c in contestants},
+        "questions": digests,
+    }
+
+
+def _write_results(
+    recipe: Recipe,
+    pair: Pair,
+    folder: RunFolder,
+    asked: Mapping[str, Sequence[Question]],
+    contestants: Sequence[Contestant],
+    shares: Mapping[str, float],
+) -> dict[str, Any]:
+    """One pass over the traces: `answers.jsonl`, then `results.json`."""
+    config = recipe.config
+    sizes = {role.value: engine.metrics().get("parameters") for role, engine in pair.engines.items()}
+    run = Run(
+        arms=[c.arm for c in contestants],
+        questions={name: [q.id for q in asked[name]] for name in (QUALITY, LATENCY) if asked[name]},
+        samples=config.samples,
+        params={role: int(size) for role, size in sizes.items() if size is not None},
+    )
+    part = folder.path / "answers.jsonl.part"
+    with part.open("w", encoding="utf-8") as answers:
+        for trace in folder.traces():
+            record = metrics.record(trace)
+            run.add(record)
+            if record.key[0] != CALIBRATION:
+                answers.write(json.dumps(metrics.answer_row(trace), ensure_ascii=False) + "\n")
+    part.replace(folder.path / "answers.jsonl")
+    results = metrics.results(run, _header(recipe, asked, shares))
+    write_json(folder.path / "results.json", results)
+    return results
+
+
+def _header(recipe: Recipe, asked: Mapping[str, Sequence[Question]], shares: Mapping[str, float]) -> dict[str, Any]:
+    """The part of `results.json` that is no arm's."""
+    config = recipe.config
+    calibration = {"split": config.calibration.split, "questions": len(asked[CALIBRATION]), "target_share": shares}
+    latency = config.latency and {"loop": "closed", "concurrency": config.latency.concurrency}
+    models = {Role.TARGET: config.pair.target, Role.DRAFT: config.pair.draft}
+    return {
+        "name": config.name,
+        "pair": config.pair.name,
+        "task": config.task.name,
+        "split": config.split,
+        "seed": config.seed,
+        "calibration": calibration if shares else None,
+        "load": {QUALITY: {"loop": "closed", "concurrency": config.concurrency}, LATENCY: latency},
+        "placement": {
+            role.value: {"model": m.model, "engine": m.engine, "device": m.device, "dtype": m.dtype}
+            for role, m in models.items()
+        },
+    }
+
+
+def _blocks(questions: Sequence[Question], size: int) -> Iterator[Sequence[Question]]:
+    return (questions[n : n + size] for n in range(0, len(questions), size))

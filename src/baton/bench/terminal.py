@@ -1,0 +1,172 @@
+"""What a comparison shows: progress while it runs, then a table and one sentence."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from rich import box, progress
+from rich.console import Console
+from rich.table import Table
+
+from baton.bench.grading import Grade
+
+SECONDS_BETWEEN_REFRESHES = 0.5
+SECONDS_BETWEEN_LINES = 5.0
+PLAIN_WIDTH = 120
+BASELINES = ("target", "draft", "random")
+
+
+class Progress:
+    """A bar over all answers of a run; plain lines every few seconds where the console is no terminal.
+
+    It draws only when an answer arrives: a thread that redraws would take time from the models it measures.
+    """
+
+    def __init__(self, console: Console):
+        self.console = console
+        self._bar = progress.Progress(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TextColumn("{task.fields[accuracy]}"),
+            progress.TimeElapsedColumn(),
+            progress.TextColumn("left"),
+            progress.TimeRemainingColumn(),
+            console=console,
+            auto_refresh=False,
+            speed_estimate_period=120,
+        )
+        self._task = self._bar.add_task("", total=0, accuracy="")
+        self._grades: dict[str, list[bool]] = {}
+        self._shown = 0.0
+        self._begun, self._resumed = time.monotonic(), 0
+
+    def __enter__(self) -> Progress:
+        if self.console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.console.is_terminal:
+            self._bar.stop()
+
+    @property
+    def answered(self) -> tuple[int, int]:
+        """Answers there, and asked for."""
+        task = self._bar.tasks[0]
+        return int(task.completed), int(task.total or 0)
+
+    def begin(self, total: int, done: int) -> None:
+        """Starts the clock: of `total` answers, `done` are there from an earlier start."""
+        self._begun, self._resumed = time.monotonic(), done
+        self._bar.reset(self._task, total=total, completed=done, accuracy="")
+        self._shown = time.monotonic()
+
+    def advance(self, stage: str, arm: str, grade: Grade | None) -> None:
+        """One more answer of an arm is there (None: it failed)."""
+        graded = self._grades.setdefault(arm, [])
+        if grade is not None and grade is not Grade.TIMEOUT:
+            graded.append(grade is Grade.CORRECT)
+        accuracy = f"{sum(graded) / len(graded):.1%} correct" if graded else ""
+        self._bar.update(self._task, advance=1, description=f"{stage}: {arm}", accuracy=accuracy)
+        now = time.monotonic()
+        done, total = self.answered
+        pause = SECONDS_BETWEEN_REFRESHES if self.console.is_terminal else SECONDS_BETWEEN_LINES
+        if now - self._shown < pause and done < total:
+            return
+        self._shown = now
+        if self.console.is_terminal:
+            self._bar.refresh()
+        else:
+            rate = (done - self._resumed) / max(now - self._begun, 1e-9)
+            left = _clock((total - done) / rate) if rate else "?"
+            self.console.print(
+                f"{stage}: {arm}  {done}/{total} answers  {accuracy}  {rate:.1f}/s  left {left}", highlight=False
+            )
+
+
+def report(results: Mapping[str, Any], console: Console) -> None:
+    """Prints the table and the sentence."""
+    # A file or a pipe has no width that the table should be squeezed into.
+    console.print(table(results), width=None if console.is_terminal else PLAIN_WIDTH)
+    if summary := sentence(results):
+        console.print(summary, highlight=False, soft_wrap=not console.is_terminal)
+
+
+def table(results: Mapping[str, Any]) -> Table:
+    """The arms of `results.json`, one a row."""
+    title = f"{results['pair']} on {results['task']} ({results['split']})"
+    out = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+    for name in (
+        "router", "n", "accuracy", "Δ vs target", "target\nshare", "P50 s", "speed-up\nP50", "switches",
+        "discarded\ntokens",
+    ):  # fmt: skip
+        out.add_column(name, justify="left" if name == "router" else "right")
+    for arm in results["arms"]:
+        out.add_row(
+            arm["label"],
+            str(arm["n"]),
+            _percent(arm["accuracy"]) + _half_width(arm["accuracy_ci"]),
+            _points(arm["accuracy_delta"], arm["accuracy_delta_ci"]),
+            _percent(arm["target_share"]),
+            _number(arm["latency_s"]["p50"], 3),
+            _times(arm["speedup"]["p50"]),
+            _number(arm["switches"], 1),
+            _number(arm["tokens"]["discarded"], 1),
+        )
+    return out
+
+
+def sentence(results: Mapping[str, Any]) -> str:
+    """What relaying cost and saved, for somebody who has seen no table like this one."""
+    arms = results["arms"]
+    target = next((a for a in arms if a["router"] == "target"), None)
+    relay = next((a for a in arms if a["router"] not in BASELINES), None)
+    if target is None or relay is None or relay["accuracy"] is None or relay["target_share"] is None:
+        return ""
+    out = (
+        f"With {relay['label']} the target wrote {relay['target_share']:.0%} of the tokens and the draft the rest: "
+        f"{relay['accuracy']:.1%} of the answers were right, where the target alone had {target['accuracy']:.1%}"
+    )
+    if relay["accuracy_delta_ci"] is not None:
+        low, high = relay["accuracy_delta_ci"]
+        out += f" (difference between {low * 100:+.1f} and {high * 100:+.1f} points, 95 % interval)"
+    ours, theirs, ratio = relay["latency_s"]["p50"], target["latency_s"]["p50"], relay["speedup"]["p50"]
+    if ratio is not None:
+        way = "faster" if ratio >= 1 else "as fast"
+        out += (
+            f", and half of the answers took at most {ours:.2f} s instead of {theirs:.2f} s ({ratio:.2f} times {way})"
+        )
+    return out + "."
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{value * 100:.1f} %"
+
+
+def _half_width(interval: list[float] | None) -> str:
+    return "" if interval is None else f" ± {(interval[1] - interval[0]) * 50:.1f}"
+
+
+def _points(value: float | None, interval: list[float] | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value * 100:+.1f}" + (f" ({interval[0] * 100:+.1f}, {interval[1] * 100:+.1f})" if interval else "")
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _times(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f} x"

@@ -1,0 +1,32 @@
+"""A router of a third party, imported by recipes as `moody:Moody`: it fails when the test says so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from baton.engines.base import EngineLostError
+from baton.generation import Generation, RouterError
+
+LOST: dict[str, int] = {}
+"""Question text -> how many more attempts lose their engine."""
+WRONG: set[str] = set()
+"""Questions whose attempts ask for what cannot be."""
+ATTEMPTS: list[str] = []
+
+
+@dataclass(frozen=True)
+class Moody:
+    """The draft writes, unless the mood is bad."""
+
+    name: ClassVar[str] = "moody"
+
+    async def __call__(self, gen: Generation) -> None:
+        ATTEMPTS.append(gen.question)
+        if LOST.get(gen.question, 0):
+            LOST[gen.question] -= 1
+            raise EngineLostError("the server went away")
+        if gen.question in WRONG:
+            raise RouterError("no such thing")
+        while not gen.finished:
+            await gen.write("draft")
