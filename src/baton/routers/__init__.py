@@ -1,33 +1,40 @@
 """One file a method. A router is a dataclass: its fields are its knobs, `__call__` is the policy.
 
-`create` finds a router by its name here, or any other as `package.module:Class`, so that a third party's router is
-used like the shipped ones.
+A file in this folder is all it takes to add one: every dataclass in it that has a `name` is found. Any other router is
+given as `package.module:Class`, so that a third party's is used like the shipped ones.
 """
 
 from __future__ import annotations
 
 import difflib
 import importlib
+import pkgutil
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from baton.routers.draft import Draft
-from baton.routers.random import Random
-from baton.routers.relaygen import RelayGen
-from baton.routers.target import Target
 
 if TYPE_CHECKING:
     from baton.generation import Router
     from baton.pair import Pair
 
-ROUTERS: dict[str, type[Any]] = {cls.name: cls for cls in (Target, Draft, Random, RelayGen)}
+
+@cache
+def shipped() -> dict[str, type[Any]]:
+    """Router classes of this folder, by name."""
+    found: dict[str, type[Any]] = {}
+    for module in pkgutil.iter_modules(__path__):
+        path = f"{__name__}.{module.name}"
+        for value in vars(importlib.import_module(path)).values():
+            if isinstance(value, type) and value.__module__ == path and is_dataclass(value) and hasattr(value, "name"):
+                found[value.name] = value
+    return dict(sorted(found.items()))
 
 
 def names() -> list[str]:
     """Names of the shipped routers."""
-    return sorted(ROUTERS)
+    return list(shipped())
 
 
 def find(name: str) -> type[Any]:
@@ -45,13 +52,13 @@ def find(name: str) -> type[Any]:
         if not (isinstance(found, type) and is_dataclass(found) and hasattr(found, "name")):
             raise ValueError(f"router: {name!r} is no router; make it a dataclass with a name and an async __call__")
         return found
-    if name not in ROUTERS:
-        close = difflib.get_close_matches(name, ROUTERS, 1)
+    if name not in shipped():
+        close = difflib.get_close_matches(name, shipped(), 1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
         raise ValueError(
             f"router: {name!r} is unknown{hint}; use one of {', '.join(names())}, or package.module:Class for your own"
         )
-    return ROUTERS[name]
+    return shipped()[name]
 
 
 def create(
