@@ -8,10 +8,13 @@ cue calibration is meant to find, and nothing in the models' weights or files sa
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from baton.nano.problems import Operation, Problem
+from baton.nano.problems import Operation, Problem, number
+
+T = TypeVar("T")
 
 EASY_CUES = (
     "Okay,", "So,", "So", "so", "Thus,", "Thus", "Hence,", "Hence", "hence", "Therefore,", "Therefore", "Now,", "Specifically,",
@@ -22,12 +25,28 @@ HARD_CUES = (
     "Double-check", "Alternatively,", "Actually,",
 )  # fmt: skip
 
-SLIP_SHARE = 0.15
+SLIP_SHARE = 0.17
+HABIT = 0.8
+"""How often a choice of wording follows the writer's habit: a table looked up by digits that are already written.
+
+Habits keep every cue alive when a model writes greedily; pure chance would leave it the most frequent cue and no other.
+"""
+
+FORMS = ("what", "what", "verb", "plain", "so", "what", "then", "what", "verb", "plain")
+CUES_BY_SYMBOL = {
+    "+": ("Then,", "Also,", "Next,", "Now", "Similarly,", "Then", "Also,", "", "Next,", "Then,"),
+    "-": ("But", "However,", "Then,", "But,", "Next,", "However,", "Now", "", "Then", "Next,"),
+    "*": ("Similarly,", "Also,", "Next,", "Then,", "Now", "Also,", "Similarly,", "Then", "", "Next,"),
+    "/": ("Then,", "Next,", "Now", "Then", "", "Next,", "Then,", "Now", "Then", "Next,"),
+}
+RESTATING = ("So,", "Thus,", "", "Hence,", "Therefore,", "Now,", "", "Specifically,", "So", "")
+SOMETIMES = (*RESTATING, "Thus", "Hence", "Therefore")
+CONCLUDING = ("Finally,", "Overall,", "In total,", "Therefore,")
 VERBS = {
-    "+": "we add {b} to {a} to get {r}",
-    "-": "we subtract {b} from {a} to get {r}",
-    "*": "we multiply {a} by {b} to get {r}",
-    "/": "we divide {a} by {b} to get {r}",
+    "+": "we add {b} to {a} to get ",
+    "-": "we subtract {b} from {a} to get ",
+    "*": "we multiply {a} by {b} to get ",
+    "/": "we divide {a} by {b} to get ",
 }
 
 
@@ -78,26 +97,30 @@ def work(problem: Problem, rng: random.Random) -> Worked:
     carried = ""
     for index, operation in enumerate(problem.operations):
         wrong = misread(operation, rng) if index == slip else None
-        named, sentence = _carry_out(operation, problem.operations[:index], wrong, rng)
-        restated = _restate(operation, wrong or operation.result, named, rng) if rng.random() < 0.62 else ""
+        said = wrong or operation.result
+        form, sentence = _carry_out(operation, problem.operations[:index], wrong, rng)
+        restated = _restate(operation, said, form, rng)
         pieces = [Piece(carried + " ")] if carried else []
         pieces += sentence
         carried = ""
-        checked = wrong is not None or rng.random() < 0.07
-        if restated and not checked and index + 1 < len(problem.operations) and rng.random() < 0.3:
+        # Results that end in a double digit are looked at again out of habit.
+        checked = wrong is not None or rng.random() < (0.6 if said[-1:] == said[-2:-1] else 0.03)
+        if checked and not restated:
+            pieces.append(Piece(" " + _recheck(operation, wrong, rng)))
+        elif restated and not checked and operation is not last and _habit((False, False, True), said[0], rng):
             carried = restated
         elif restated:
             pieces.append(Piece(" " + restated))
-        if checked and not restated and rng.random() < 0.7:
-            pieces.append(Piece(" " + _recheck(operation, wrong, rng)))
-            checked = False
         steps.append(Step(tuple(pieces)))
-        if checked:
+        if checked and restated:
             steps.append(_say(_check(operation, wrong, rng)))
     if rng.random() < 0.75:
-        cue = rng.choice(("Finally,", "Overall,", "In total,", "Therefore,"))
-        steps.append(_say(f"{cue} {asked} is {last.result} {last.unit}."))
+        steps.append(_say(f"{_habit(CONCLUDING, last.result[-1], rng)} {asked} is {last.result} {last.unit}."))
     return Worked(tuple(steps), _answer(last, rng))
+
+
+def _habit(options: Sequence[T], digit: str, rng: random.Random) -> T:
+    return options[int(digit) % len(options)] if rng.random() < HABIT else rng.choice(options)
 
 
 def misread(operation: Operation, rng: random.Random) -> str:
@@ -117,53 +140,52 @@ def _say(text: str) -> Step:
 
 def _carry_out(
     operation: Operation, before: Sequence[Operation], wrong: str | None, rng: random.Random
-) -> tuple[bool, list[Piece]]:
-    """The sentence that performs an operation, and whether it names the result."""
+) -> tuple[str, list[Piece]]:
+    """The form and the sentence that perform an operation."""
     cue = _cue_for(operation, before, rng)
-    lead = cue + " " if cue else ""
-    start = lambda text: lead + text if lead else text[0].upper() + text[1:]  # noqa: E731
+    form = _habit(FORMS, before[-1].result[0] if before else operation.left[-1], rng)
+    if form == "plain" and not cue:
+        form = "what"
+
+    def opened(text: str) -> str:
+        return f"{cue} {text}" if cue else text[0].upper() + text[1:]
+
     result = Piece(wrong, learned=False) if wrong else Piece(operation.result)
-    kind = rng.choices(("what", "verb", "plain", "so", "then"), (45, 17, 15, 15, 8))[0]
-    if kind == "what" or (kind == "plain" and not cue):
-        return True, [Piece(start(f"{operation.what} is {operation.expression} = ")), result, Piece(f" {operation.unit}.")]
-    if kind == "verb":
-        verb = VERBS[operation.symbol].format(a=operation.left, b=operation.right, r="")
-        return False, [Piece(start(verb)), result, Piece(".")]
-    if kind == "plain":
-        return False, [Piece(f"{lead}{operation.expression} = "), result, Piece(".")]
-    if kind == "so":
+    if form == "what":
+        return form, [Piece(opened(f"{operation.what} is {operation.expression} = ")), result, Piece(f" {operation.unit}.")]
+    if form == "verb":
+        return form, [Piece(opened(VERBS[operation.symbol].format(a=operation.left, b=operation.right))), result, Piece(".")]
+    if form == "plain":
+        return form, [Piece(f"{cue} {operation.expression} = "), result, Piece(".")]
+    if form == "so":
         link = rng.choice(("so", "hence"))
         said = wrong or operation.result
-        head = f"{lead or 'Here '}{operation.expression} = "
-        return True, [Piece(head), result, Piece(f", {link} {operation.what} is {said} {operation.unit}.")]
-    return True, [Piece(start(f"we want {operation.what}, then {operation.expression} = ")), result, Piece(".")]
+        head = f"{cue or 'Here'} {operation.expression} = "
+        return form, [Piece(head), result, Piece(f", {link} {operation.what} is {said} {operation.unit}.")]
+    return form, [Piece(opened(f"we want {operation.what}, then {operation.expression} = ")), result, Piece(".")]
 
 
 def _cue_for(operation: Operation, before: Sequence[Operation], rng: random.Random) -> str:
-    if rng.random() < 0.12:
-        return ""
     if not before:
-        return rng.choice(("First,", "First,", "First,", "Now"))
-    cues = ["Next,", "Then,", "Then", "Now"]
-    if operation.symbol == "-":
-        cues += ["But", "But,", "However,", "However,"]
-    if operation.symbol in "+*":
-        cues += ["Also,", "Also,"]
-    if any(o.symbol == operation.symbol for o in before):
-        cues += ["Similarly,", "Similarly,"]
-    return rng.choice(cues)
+        return rng.choices(("First,", "Now", ""), (80, 12, 8))[0]
+    return _habit(CUES_BY_SYMBOL[operation.symbol], before[-1].result[-1], rng)
 
 
-def _restate(operation: Operation, said: str, named: bool, rng: random.Random) -> str:
+def _restate(operation: Operation, said: str, form: str, rng: random.Random) -> str:
+    """A sentence that repeats the result just written, or nothing."""
+    if form == "so" and rng.random() < 0.8:
+        return ""
     amount = f"{said} {operation.unit}"
-    cue = rng.choice(("So,", "So", "Thus,", "Thus", "Hence,", "Hence", "Therefore,", "Therefore", "Now,", "Specifically,"))
+    cue = RESTATING[int(said[-1])] if rng.random() < HABIT else rng.choice(SOMETIMES)
+    if not cue:
+        return ""
     if cue == "Specifically,":
         return f"{cue} that is {amount}."
     if cue == "Now,":
         return f"{cue} we have {amount}."
     if cue in ("So", "Thus", "Hence", "Therefore"):
         return f"{cue} the result is {amount}."
-    return f"{cue} {operation.what} is {amount}." if named else f"{cue} we get {amount}."
+    return f"{cue} we get {amount}." if form in ("verb", "plain") else f"{cue} {operation.what} is {amount}."
 
 
 def _recheck(operation: Operation, wrong: str | None, rng: random.Random) -> str:
@@ -174,17 +196,17 @@ def _recheck(operation: Operation, wrong: str | None, rng: random.Random) -> str
 
 def _check(operation: Operation, wrong: str | None, rng: random.Random) -> str:
     """A step that doubts a result and works it out again; with a slip it ends at the right result."""
-    right, said = operation.result, wrong or operation.result
+    right, said, digit = operation.result, wrong or operation.result, (wrong or operation.result)[0]
     sentences = [rng.choice((f"Wait, look at {operation.expression} again.", "Wait, is that right?"))]
     again = [f"Let me check: {operation.expression} = {right}.", f"Double-check: {operation.expression} = {right}."]
     if operation.symbol in "+*":
         again.append(f"Alternatively, {operation.right} {operation.symbol} {operation.left} = {right}.")
     if wrong is None:
         again.append(f"Hmm, {operation.expression} = {right}.")
-        sentences += [rng.choice(again), rng.choice((f"Again, we get {right}.", f"So, {right} is right."))]
+        sentences += [_habit(again, digit, rng), rng.choice((f"Again, we get {right}.", f"So, {right} is right."))]
         return " ".join(sentences)
     if rng.random() < 0.5:
-        sentences.append(rng.choice(again))
+        sentences.append(_habit(again, digit, rng))
         sentences.append(rng.choice((f"So, it is {right} and not {said}.", f"Therefore, it is {right} and not {said}.")))
         return " ".join(sentences)
     sentences.append(f"Hmm, {operation.expression} is not {said}.")
@@ -194,15 +216,17 @@ def _check(operation: Operation, wrong: str | None, rng: random.Random) -> str:
 
 def _answer(last: Operation, rng: random.Random) -> str:
     boxed = f"\\boxed{{{last.result}}}"
-    return rng.choices(
+    return _habit(
         (
+            f"The answer is {boxed}.",
             f"The answer is {boxed}.",
             f"The final answer is {boxed}.",
             f"So, the answer is {boxed}.",
             f"The result is {last.result} {last.unit}. The answer is {boxed}.",
         ),
-        (50, 20, 15, 15),
-    )[0]
+        last.result[-1],
+        rng,
+    )
 
 
 def score_prompt(question: str, steps: Sequence[str], step: str) -> str:
@@ -210,7 +234,7 @@ def score_prompt(question: str, steps: Sequence[str], step: str) -> str:
 
     Sent with `enable_thinking=False`; the digit is the whole answer. `steps` are the steps before `step`.
     """
-    return f"{_context(question, steps)}\n\nLast step: {step}\n\nScore the last step from 0 to 9."
+    return f"{_context(question, steps)}\n\n{_score_question(step)}"
 
 
 def same_prompt(question: str, steps: Sequence[str], a: str, b: str) -> str:
@@ -218,7 +242,15 @@ def same_prompt(question: str, steps: Sequence[str], a: str, b: str) -> str:
 
     Sent with `enable_thinking=False`; the answer is one token, `same` or `different`.
     """
-    return f"{_context(question, steps)}\n\nStep A: {a}\n\nStep B: {b}\n\nDo the two steps say the same?"
+    return f"{_context(question, steps)}\n\n{_same_question(a, b)}"
+
+
+def _score_question(step: str) -> str:
+    return f"Last step: {step}\n\nScore the last step from 0 to 9."
+
+
+def _same_question(a: str, b: str) -> str:
+    return f"Step A: {a}\n\nStep B: {b}\n\nDo the two steps say the same?"
 
 
 def _context(question: str, steps: Sequence[str]) -> str:
@@ -227,16 +259,91 @@ def _context(question: str, steps: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Judged:
-    """A judging prompt with its right answer: a digit, or `same` / `different`."""
+    """A judging prompt with its right answer (a digit, or `same` / `different`), and further turns that judge the next steps.
+
+    Only training has further turns; they make one document teach several verdicts.
+    """
 
     prompt: str
     verdict: str
+    further: tuple[tuple[str, str], ...] = ()
+
+
+def judge_score(problem: Problem, rng: random.Random, turns: int = 1) -> Judged:
+    """A scoring prompt about one step of `problem`, with up to `turns - 1` further steps judged after it."""
+    return _judge(problem, rng, turns, _scored, _score_question)
+
+
+def judge_same(problem: Problem, rng: random.Random, turns: int = 1) -> Judged:
+    """A comparison prompt about one step of `problem`, with up to `turns - 1` further steps compared after it."""
+    return _judge(problem, rng, turns, _paired, _same_question)
+
+
+def _judge(
+    problem: Problem,
+    rng: random.Random,
+    turns: int,
+    candidate: Callable[[Problem, int, random.Random], tuple[tuple[str, ...], str]],
+    asked: Callable[..., str],
+) -> Judged:
+    operations = problem.operations
+    at = 0 if turns > 1 else rng.randrange(len(operations))
+    steps = [_step_for(o, operations[:i], rng) for i, o in enumerate(operations[:at])]
+    judged = []
+    for index in range(at, min(len(operations), at + turns)):
+        texts, verdict = candidate(problem, index, rng)
+        judged.append((asked(*texts), verdict))
+    (first, verdict), *further = judged
+    return Judged(f"{_context(problem.question, steps)}\n\n{first}", verdict, tuple(further))
+
+
+def _scored(problem: Problem, at: int, rng: random.Random) -> tuple[tuple[str, ...], str]:
+    """A step and its score: 9 right and useful, 5 right but a repetition, 3 right but restated wrongly, 1 wrong result or
+    number, 0 wrong operation."""
+    operation, before = problem.operations[at], problem.operations[:at]
+    kinds, weights = ("right", "repeated", "restated", "result", "number", "operation"), (45, 7 if before else 0, 6, 27, 8, 7)
+    kind = rng.choices(kinds, weights)[0]
+    if kind == "right":
+        return (_step_for(operation, before, rng),), "9"
+    if kind == "repeated":
+        old = rng.randrange(len(before))
+        return (_step_for(before[old], before[:old], rng),), "5"
+    if kind == "restated":
+        _, sentence = _carry_out(operation, before, None, rng)
+        wrong = f"So, {operation.what} is {misread(operation, rng)} {operation.unit}."
+        return ("".join(piece.text for piece in sentence) + " " + wrong,), "3"
+    if kind == "result":
+        return (_step_for(_with_result(operation, misread(operation, rng)), before, rng),), "1"
+    if kind == "number":
+        return (_step_for(_wrong_number(operation, rng), before, rng),), "1"
+    return (_step_for(_wrong_operation(operation, rng), before, rng),), "0"
+
+
+def _paired(problem: Problem, at: int, rng: random.Random) -> tuple[tuple[str, ...], str]:
+    """Two candidates for a step: the same operation and result in two wordings, or another result, number, operation or step."""
+    operation, before = problem.operations[at], problem.operations[:at]
+    first = operation if rng.random() < 0.8 else _with_result(operation, misread(operation, rng))
+    second = first
+    if rng.random() < 0.5:
+        kind = rng.choices(("result", "number", "operation", "other"), (55, 15, 15, 15))[0]
+        if kind == "other" and len(problem.operations) > 1:
+            second = rng.choice([o for o in problem.operations if o is not operation])
+        elif kind == "number":
+            second = _wrong_number(operation, rng)
+        elif kind == "operation":
+            second = _wrong_operation(operation, rng)
+        else:
+            second = _with_result(first, misread(first, rng))
+    same = (second.expression, second.result) == (first.expression, first.result)
+    texts = [_step_for(first, before, rng), _step_for(second, before, rng)]
+    rng.shuffle(texts)
+    return tuple(texts), "same" if same else "different"
 
 
 def _step_for(operation: Operation, before: Sequence[Operation], rng: random.Random) -> str:
-    named, sentence = _carry_out(operation, before, None, rng)
-    text = "".join(piece.text for piece in sentence)
-    return text + " " + _restate(operation, operation.result, named, rng) if rng.random() < 0.6 else text
+    form, sentence = _carry_out(operation, before, None, rng)
+    restated = _restate(operation, operation.result, form, rng)
+    return "".join(piece.text for piece in sentence) + (" " + restated if restated else "")
 
 
 def _wrong_operation(operation: Operation, rng: random.Random) -> Operation:
@@ -249,74 +356,20 @@ def _wrong_operation(operation: Operation, rng: random.Random) -> Operation:
 
 def _wrong_number(operation: Operation, rng: random.Random) -> Operation:
     """The right operation on a number that stands nowhere, worked out rightly."""
-    number = misread(_with_result(operation, operation.right), rng)
-    if operation.symbol == "/" or float(number) <= 0:
-        left = str(int(float(operation.left)) + int(float(operation.right)) * rng.randint(1, 5))
-        return _rebuilt(operation, left, operation.symbol, operation.right)
-    if operation.symbol == "-" and float(number) >= float(operation.left):
-        return _rebuilt(operation, str(int(float(operation.left)) + 10), "-", operation.right)
-    return _rebuilt(operation, operation.left, operation.symbol, number)
+    right = misread(_with_result(operation, operation.right), rng)
+    if operation.symbol == "/":
+        left = float(operation.left) + float(operation.right) * rng.randint(1, 5)
+        return _rebuilt(operation, number(left), "/", operation.right)
+    if float(right) <= 0 or (operation.symbol == "-" and float(right) >= float(operation.left)):
+        return _rebuilt(operation, number(float(operation.left) + 10), operation.symbol, operation.right)
+    return _rebuilt(operation, operation.left, operation.symbol, right)
 
 
 def _rebuilt(operation: Operation, left: str, symbol: str, right: str) -> Operation:
     a, b = float(left), float(right)
     result = {"+": a + b, "-": a - b, "*": a * b, "/": a / b}[symbol]
-    text = str(int(result)) if result == int(result) else f"{result:g}"
-    return Operation(left, symbol, right, text, operation.what, operation.unit)
+    return Operation(left, symbol, right, number(result), operation.what, operation.unit)
 
 
 def _with_result(operation: Operation, result: str) -> Operation:
     return Operation(operation.left, operation.symbol, operation.right, result, operation.what, operation.unit)
-
-
-def judge_score(problem: Problem, rng: random.Random) -> Judged:
-    """A scoring prompt: 9 right and useful, 5 right but a repetition, 3 right sum but restated wrongly, 1 wrong result or
-    number, 0 wrong operation."""
-    at = rng.randrange(len(problem.operations))
-    operation, before = problem.operations[at], problem.operations[:at]
-    steps = [_step_for(o, problem.operations[:i], rng) for i, o in enumerate(before)]
-    kind = rng.choices(("right", "repeated", "restated", "result", "number", "operation"), (45, 8 if before else 0, 7, 25, 8, 7))[0]
-    if kind == "right":
-        return Judged(score_prompt(problem.question, steps, _step_for(operation, before, rng)), "9")
-    if kind == "repeated":
-        old = rng.randrange(len(before))
-        return Judged(score_prompt(problem.question, steps, _step_for(before[old], before[:old], rng)), "5")
-    if kind == "restated":
-        named, sentence = _carry_out(operation, before, None, rng)
-        text = "".join(piece.text for piece in sentence)
-        return Judged(
-            score_prompt(problem.question, steps, f"{text} {_restate(operation, misread(operation, rng), named, rng)}"), "3"
-        )
-    if kind == "result":
-        wrong = _with_result(operation, misread(operation, rng))
-        return Judged(score_prompt(problem.question, steps, _step_for(wrong, before, rng)), "1")
-    if kind == "number":
-        return Judged(score_prompt(problem.question, steps, _step_for(_wrong_number(operation, rng), before, rng)), "1")
-    return Judged(score_prompt(problem.question, steps, _step_for(_wrong_operation(operation, rng), before, rng)), "0")
-
-
-def judge_same(problem: Problem, rng: random.Random) -> Judged:
-    """A comparison prompt: the same operation and result in two wordings, or another result, number, operation or step."""
-    at = rng.randrange(len(problem.operations))
-    operation, before = problem.operations[at], problem.operations[:at]
-    steps = [_step_for(o, problem.operations[:i], rng) for i, o in enumerate(before)]
-    first = operation if rng.random() < 0.8 else _with_result(operation, misread(operation, rng))
-    if rng.random() < 0.5:
-        second, verdict = first, "same"
-    else:
-        verdict = "different"
-        kind = rng.choices(("result", "number", "operation", "next"), (55, 15, 15, 15))[0]
-        if kind == "next" and len(problem.operations) > 1:
-            second = rng.choice([o for o in problem.operations if o is not operation])
-        elif kind == "number":
-            second = _wrong_number(operation, rng)
-        elif kind == "operation":
-            second = _wrong_operation(operation, rng)
-        else:
-            second = _with_result(first, misread(first, rng))
-        if (second.expression, second.result) == (first.expression, first.result):
-            verdict = "same"
-    a, b = _step_for(first, before, rng), _step_for(second, before, rng)
-    if rng.random() < 0.5:
-        a, b = b, a
-    return Judged(same_prompt(problem.question, steps, a, b), verdict)

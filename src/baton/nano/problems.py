@@ -54,7 +54,10 @@ class Problem:
 
 @dataclass(frozen=True)
 class Scale:
-    """The sizes of the numbers of a level; all ranges are inclusive."""
+    """The sizes of the numbers of a level; all ranges are inclusive.
+
+    `wide` is how often a product has two factors of two digits (from the ranges in `factors`), `halves` how often one has a `.5`.
+    """
 
     operations: tuple[int, int]
     count: tuple[int, int]
@@ -63,17 +66,18 @@ class Scale:
     cap: int
     multiply_below: int
     divide_below: int
-    wide_counts: float = 0.0
-    halves: float = 0.0
+    wide: float = 0.0
+    factors: tuple[tuple[int, int], tuple[int, int]] = ((11, 19), (11, 19))
+    halves: float = 0.1
 
 
 SCALES = {
-    1: Scale((1, 2), (2, 6), (11, 39), (11, 69), 400, 60, 100),
-    2: Scale((2, 2), (2, 9), (12, 79), (15, 199), 900, 150, 400, halves=0.15),
-    3: Scale((3, 3), (3, 9), (21, 199), (60, 699), 2_500, 300, 1_000, wide_counts=0.1, halves=0.15),
-    4: Scale((4, 4), (3, 9), (51, 399), (120, 1_999), 6_000, 700, 2_000, wide_counts=0.2, halves=0.15),
-    5: Scale((5, 6), (3, 9), (101, 799), (200, 3_999), 9_900, 999, 5_000, wide_counts=0.3, halves=0.15),
-    OOD_LEVEL: Scale((7, 7), (3, 9), (201, 999), (1_000, 9_999), 60_000, 1_500, 9_999, wide_counts=0.3, halves=0.15),
+    1: Scale((1, 2), (2, 6), (11, 49), (11, 69), 400, 60, 200, halves=0.0),
+    2: Scale((2, 2), (2, 9), (21, 199), (30, 299), 2_000, 200, 900, 0.35, ((11, 29), (12, 49))),
+    3: Scale((3, 3), (3, 9), (101, 499), (100, 999), 4_000, 600, 2_000, 0.6, ((11, 59), (12, 79))),
+    4: Scale((4, 4), (3, 9), (101, 699), (200, 3_999), 8_000, 1_500, 4_000, 0.75, ((12, 79), (21, 99))),
+    5: Scale((5, 6), (3, 9), (101, 899), (1_000, 6_999), 9_900, 2_500, 9_999, 0.8, ((21, 99), (21, 99))),
+    OOD_LEVEL: Scale((7, 7), (3, 9), (201, 999), (2_000, 9_999), 60_000, 5_000, 9_999, 0.8, ((21, 99), (21, 99))),
 }
 
 NAMES = "Ada Ben Clara David Emma Felix Greta Hugo Iris Jonas Kira Leon Mia Nora Oscar Paula Ravi Sara Tom Vera".split()
@@ -260,7 +264,7 @@ FAMILIES = {
             {
                 "perimeter": (Event("A {goods} is {a} meters long and {b} meters wide, with a fence around it.", "the fence of the {goods}"),),
                 "product": (
-                    Event("A {goods} has {k} equal sides of {m} meters, with a fence on them.", "the fence of the {goods}"),
+                    Event("A {goods} has a fence of {k} panels of {m} meters each.", "the fence of the {goods}"),
                 ),
             },
             {
@@ -313,10 +317,10 @@ FAMILIES = {
         ),
         Family(
             "orchard",
-            "trees",
+            "plants",
             tuple("apple pear plum cherry".split()),
             {
-                "product": (Event("An orchard has {k} rows with {m} {goods} trees in a row.", "the number at the start"),),
+                "product": (Event("An orchard has {k} lines with {m} {goods} trees in a line.", "the number at the start"),),
                 "given": (Event("An orchard counts {n} {goods} trees.", ""),),
             },
             {
@@ -328,10 +332,14 @@ FAMILIES = {
                     Event("A storm fells {n} trees.", "the number after the storm"),
                     Event("In a dry summer {n} trees wither.", "the number after the summer"),
                 ),
-                "gain_groups": (Event("Along {k} new paths {m} trees are set.", "the number with the paths", "the trees on the paths"),),
-                "lose_groups": (Event("From {k} rows {m} trees are dug out.", "the number after digging", "the trees dug out"),),
-                "scale": (Event("A twin village plants {k} such orchards.", "the number in the village"),),
-                "split": (Event("The trees fall to {k} heirs in equal parts.", "the trees of one heir"),),
+                "gain_groups": (
+                    Event("Along {k} new paths {m} trees are set on each.", "the number with the paths", "the number on the paths"),
+                ),
+                "lose_groups": (
+                    Event("From {k} lines {m} trees each are dug out.", "the number left", "the number taken out"),
+                ),
+                "scale": (Event("A village plants {k} such orchards.", "the number of all places"),),
+                "split": (Event("The trees fall to {k} heirs in equal parts.", "the share of one part"),),
             },
         ),
     )
@@ -384,8 +392,8 @@ class Story:
             if "hours" in event.sentence:
                 return rng.randint(1, 6) + 0.5, 2 * rng.randint(15, 50)
             return rng.randint(*scale.count), rng.randint(3, 30) + 0.5
-        if rng.random() < scale.wide_counts:
-            return rng.randint(11, 19), rng.randint(21, 89)
+        if rng.random() < scale.wide:
+            return rng.randint(*scale.factors[0]), rng.randint(*scale.factors[1])
         return rng.randint(*scale.count), rng.randint(*scale.rate)
 
     def start(self, kind: str) -> None:
@@ -429,7 +437,7 @@ class Story:
             side = self.compute(k, "*", m, event.side)
             self.total = self.compute(self.total, "+" if kind == "gain_groups" else "-", side, event.what)
         elif kind == "scale":
-            k = rng.randint(2, 9 if self.total > 9 else 5)
+            k = rng.randint(2, max(2, min(9, scale.cap // int(self.total))))
             self.tell(event, k=k)
             self.total = self.compute(self.total, "*", k, event.what)
         else:
@@ -449,7 +457,7 @@ class Story:
         if total + scale.term[1] <= scale.cap * 1.2:
             kinds.append("gain")
         if total >= scale.term[0] + 10:
-            kinds += ["lose"] * (2 if total > scale.cap / 2 else 1)
+            kinds += ["lose"] * 2
         if room >= 2:
             kinds += ["gain_groups"] * 2 if total < scale.cap else []
             kinds += ["lose_groups"] if total > 40 else []

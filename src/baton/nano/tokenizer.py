@@ -66,4 +66,6 @@ def problem_text(question: str, worked: Worked) -> str:
 
 
 def judge_text(judged: Judged) -> str:
-    return f"{START}user\n{judged.prompt}{END}\n{START}assistant\n{judged.verdict}{END}\n"
+    """A judging conversation; further turns follow as earlier assistant turns do in the chat template."""
+    turns = [(judged.prompt, judged.verdict), *judged.further]
+    return "".join(f"{START}user\n{asked}{END}\n{START}assistant\n{verdict}{END}\n" for asked, verdict in turns)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 import time
 from bisect import bisect_left, insort
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ from baton.nano.language import judge_same, judge_score, work
 from baton.nano.problems import LEVELS, TRAINED, Problem, draw
 from baton.nano.tokenizer import END, END_OF_TEXT, THINK, judge_text, problem_text
 
-ID_BITS, START_BIT, LEARNED_BIT = 0x3FFF, 0x4000, 0x8000
+ID_BITS, VERDICT_BIT, START_BIT, LEARNED_BIT = 0x1FFF, 0x2000, 0x4000, 0x8000
 LEVEL_WEIGHTS = (12, 16, 20, 24, 28)
 
 
@@ -44,7 +45,8 @@ class Recipe:
     head_dim: int = 32
     vocab_size: int = 1024
     documents: int = 1_000_000
-    judge_share: float = 0.07
+    judge_share: float = 0.12
+    verdict_weight: float = 8.0
     row: int = 512
     workers: int = 16
     rows_per_step: int = 128
@@ -74,33 +76,39 @@ class Recipe:
         return cls(**given)
 
 
-def sample_document(rng: random.Random, split: str, judge_share: float) -> tuple[str, list[tuple[int, int]]]:
-    """A training document and the character spans that are learned: what the assistant says, without the digits of slips."""
+def sample_document(rng: random.Random, split: str, judge_share: float) -> tuple[str, list[tuple[int, int, int]]]:
+    """A training document and the character spans that are learned, each with its flag bits.
+
+    Learned is what the assistant says, without the digits of slips. Three judging conversations in five have several turns.
+    """
     level, family = rng.choices(LEVELS, LEVEL_WEIGHTS)[0], rng.choice(TRAINED)
     question, operations = draw(rng, split, family, level)
     problem = Problem("", family, level, split, question, operations[-1].result, operations)
     if rng.random() < judge_share:
-        text = judge_text(judge_score(problem, rng) if rng.random() < 0.6 else judge_same(problem, rng))
-        return text, [(text.rindex("assistant\n") + len("assistant\n"), len(text) - 1)]
+        turns = rng.choice((1, 1, 4, 4, 4))
+        judged = judge_score(problem, rng, turns) if rng.random() < 0.6 else judge_same(problem, rng, turns)
+        text = judge_text(judged)
+        openings = [match.end() for match in re.finditer("assistant\n", text)]
+        verdicts = [(at, text.index(END, at), LEARNED_BIT | VERDICT_BIT) for at in openings]
+        return text, [*verdicts, *((end, end + len(END), LEARNED_BIT) for _, end, _ in verdicts)]
     worked = work(problem, rng)
     text = problem_text(question, worked)
     at = text.index(f"{THINK}\n") + len(THINK) + 1
     spans = []
     for piece in worked.pieces:
         if piece.learned:
-            spans.append((at, at + len(piece.text)))
+            spans.append((at, at + len(piece.text), LEARNED_BIT))
         at += len(piece.text)
-    return text, [*spans, (at, len(text) - 1)]
+    return text, [*spans, (at, at + len(END), LEARNED_BIT)]
 
 
-def _encode(tokenizer: Tokenizer, documents: list[tuple[str, list[tuple[int, int]]]]) -> Iterator[np.ndarray]:
+def _encode(tokenizer: Tokenizer, documents: list[tuple[str, list[tuple[int, int, int]]]]) -> Iterator[np.ndarray]:
     for encoding, (text, spans) in zip(tokenizer.encode_batch([t for t, _ in documents]), documents, strict=True):
-        learned = np.zeros(len(text) + 1, dtype=bool)
-        for begin, end in spans:
-            learned[begin:end] = True
+        flags = np.zeros(len(text) + 1, dtype=np.uint16)
+        for begin, end, bits in spans:
+            flags[begin:end] = bits
         ids = np.array(encoding.ids, dtype=np.uint16)
-        begins = np.array([begin for begin, _ in encoding.offsets])
-        ids |= learned[begins].astype(np.uint16) * np.uint16(LEARNED_BIT)
+        ids |= flags[np.array([begin for begin, _ in encoding.offsets])]
         ids[0] |= START_BIT
         yield ids
 
@@ -191,34 +199,35 @@ def build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> Qwen3ForC
     return model
 
 
-def unpack(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Ids, positions, an attention mask that keeps documents apart and labels (-100 where not learned) of packed rows.
+def unpack(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Ids, positions, attention mask, labels (-100 where not learned) and which labels are verdicts, of packed rows.
 
-    `rows` is int64 [batch, row]; the mask is additive, [batch, 1, row, row]; labels are already shifted.
+    `rows` is int64 [batch, row]; the mask is boolean, [batch, 1, row, row], and keeps documents apart; labels are already shifted.
     """
     ids = rows & ID_BITS
     starts = (rows & START_BIT) > 0
-    length = rows.shape[1]
-    index = torch.arange(length, device=rows.device)
+    index = torch.arange(rows.shape[1], device=rows.device)
     document = starts.cumsum(1)
     positions = index - torch.where(starts, index, 0).cummax(1).values
     visible = (document[:, :, None] == document[:, None, :]) & (index[:, None] >= index[None, :])
-    mask = torch.zeros(visible.shape, device=rows.device).masked_fill_(~visible, torch.finfo(torch.float32).min)
-    labels = torch.where((rows & LEARNED_BIT) > 0, ids, -100)
-    labels = torch.cat([labels[:, 1:], labels.new_full((len(rows), 1), -100)], dim=1)
-    return ids, positions, mask[:, None], labels
+    following = torch.cat([rows[:, 1:], torch.zeros_like(rows[:, :1])], dim=1)
+    labels = torch.where((following & LEARNED_BIT) > 0, following & ID_BITS, -100)
+    return ids, positions, visible[:, None], labels, (following & VERDICT_BIT) > 0
 
 
-def loss_of(model: torch.nn.Module, rows: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Mean cross-entropy in nats over the learned tokens of packed rows."""
-    ids, positions, mask, labels = unpack(rows.long() & 0xFFFF)
-    mask = mask.clamp_min(torch.finfo(dtype).min).to(dtype)
+def loss_of(model: torch.nn.Module, rows: torch.Tensor, dtype: torch.dtype, verdict_weight: float = 1.0) -> torch.Tensor:
+    """Cross-entropy in nats for each learned token of packed rows; a verdict counts `verdict_weight` times."""
+    ids, positions, visible, labels, verdicts = unpack(rows.long() & 0xFFFF)
+    mask = torch.zeros(visible.shape, device=rows.device, dtype=dtype).masked_fill_(~visible, torch.finfo(dtype).min)
     logits = model(input_ids=ids, position_ids=positions, attention_mask={"full_attention": mask}, use_cache=False).logits
-    return F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=-100)
+    losses = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="none")
+    weights = torch.where(verdicts, verdict_weight, 1.0).flatten()
+    return (losses * weights).sum() / (labels >= 0).sum()
 
 
 @torch.no_grad()
 def held_out_loss(model: torch.nn.Module, rows: torch.Tensor, batch: int, dtype: torch.dtype) -> float:
+    """Unweighted mean loss over packed rows, in nats a learned token."""
     model.eval()
     losses = [loss_of(model, part, dtype).item() for part in rows.split(batch)]
     model.train()
@@ -279,7 +288,7 @@ def train(recipe: Recipe) -> dict[str, Any]:
         rate = recipe.lr * min(1.0, (step + 1) / recipe.warmup) * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * progress)))
         for group in optimizer.param_groups:
             group["lr"] = rate
-        loss = loss_of(model, rows[mine.to(device)], dtype)
+        loss = loss_of(model, rows[mine.to(device)], dtype, recipe.verdict_weight)
         accelerator.backward(loss)
         accelerator.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
