@@ -92,10 +92,12 @@ class Progress:
 
 def report(results: Mapping[str, Any], console: Console) -> None:
     """Prints the table and the sentence."""
-    # A file or a pipe has no width that the table should be squeezed into.
-    console.print(table(results), width=None if console.is_terminal else PLAIN_WIDTH)
+    if not console.is_terminal:
+        # A file or a pipe has no width that the table should be squeezed into.
+        console.width = PLAIN_WIDTH
+    console.print(table(results))
     if summary := sentence(results):
-        console.print(summary, highlight=False, soft_wrap=not console.is_terminal)
+        console.print(summary, highlight=False)
 
 
 def table(results: Mapping[str, Any]) -> Table:
@@ -111,7 +113,7 @@ def table(results: Mapping[str, Any]) -> Table:
         out.add_row(
             arm["label"],
             str(arm["n"]),
-            _percent(arm["accuracy"]) + _half_width(arm["accuracy_ci"]),
+            _percent(arm["accuracy"]) + _interval(arm["accuracy_ci"]),
             _points(arm["accuracy_delta"], arm["accuracy_delta_ci"]),
             _percent(arm["target_share"]),
             _number(arm["latency_s"]["p50"], 3),
@@ -129,19 +131,17 @@ def sentence(results: Mapping[str, Any]) -> str:
     relay = next((a for a in arms if a["router"] not in BASELINES), None)
     if target is None or relay is None or relay["accuracy"] is None or relay["target_share"] is None:
         return ""
+    share, ours, theirs = relay["target_share"] * 100, _percent(relay["accuracy"]), _percent(target["accuracy"])
     out = (
-        f"With {relay['label']} the target wrote {relay['target_share']:.0%} of the tokens and the draft the rest: "
-        f"{relay['accuracy']:.1%} of the answers were right, where the target alone had {target['accuracy']:.1%}"
+        f"With {relay['label']} the target wrote {share:.0f} % of the tokens and the draft the rest: "
+        f"{ours} of the answers were right, where the target alone had {theirs}"
     )
     if relay["accuracy_delta_ci"] is not None:
         low, high = relay["accuracy_delta_ci"]
         out += f" (difference between {low * 100:+.1f} and {high * 100:+.1f} points, 95 % interval)"
-    ours, theirs, ratio = relay["latency_s"]["p50"], target["latency_s"]["p50"], relay["speedup"]["p50"]
-    if ratio is not None:
-        way = "faster" if ratio >= 1 else "as fast"
-        out += (
-            f", and half of the answers took at most {ours:.2f} s instead of {theirs:.2f} s ({ratio:.2f} times {way})"
-        )
+    if (ratio := relay["speedup"]["p50"]) is not None:
+        ours, theirs = (f"{a['latency_s']['p50']:.2f} s" for a in (relay, target))
+        out += f", and half of the answers took at most {ours} instead of {theirs} ({ratio:.2f} times as fast)"
     return out + "."
 
 
@@ -154,8 +154,8 @@ def _percent(value: float | None) -> str:
     return "–" if value is None else f"{value * 100:.1f} %"
 
 
-def _half_width(interval: list[float] | None) -> str:
-    return "" if interval is None else f" ± {(interval[1] - interval[0]) * 50:.1f}"
+def _interval(interval: list[float] | None) -> str:
+    return "" if interval is None else f" ({interval[0] * 100:.1f}, {interval[1] * 100:.1f})"
 
 
 def _points(value: float | None, interval: list[float] | None) -> str:

@@ -1,0 +1,75 @@
+"""The table and its sentence say what results.json holds; progress is readable in a log file."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from baton.bench import terminal
+from baton.bench.grading import Grade
+from baton.bench.terminal import Progress
+
+
+def arm(label: str, router: str, **more: Any) -> dict[str, Any]:
+    return {
+        "label": label, "router": router, "n": 200, "accuracy": 0.96, "accuracy_ci": [0.93, 0.985],
+        "accuracy_delta": None, "accuracy_delta_ci": None, "target_share": 1.0, "latency_s": {"p50": 0.9},
+        "speedup": {"p50": 1.0}, "switches": 0.0, "tokens": {"discarded": 0.0}, **more,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def results() -> dict[str, Any]:
+    relay = arm(
+        "relaygen", "relaygen", accuracy=0.95, accuracy_delta=-0.01, accuracy_delta_ci=[-0.025, 0.005],
+        target_share=0.684, latency_s={"p50": 0.6}, speedup={"p50": 1.5}, switches=7.25,
+    )  # fmt: skip
+    return {"pair": "nano", "task": "nano", "split": "test", "arms": [arm("target", "target"), relay]}
+
+
+def printed(results: dict[str, Any]) -> str:
+    out = io.StringIO()
+    terminal.report(results, Console(file=out))
+    return out.getvalue()
+
+
+def test_a_row_of_the_table_has_the_figures_of_its_arm(results):
+    row = next(line for line in printed(results).splitlines() if line.strip().startswith("relaygen"))
+    for figure in ("200", "95.0 % (93.0, 98.5)", "-1.0 (-2.5, +0.5)", "68.4 %", "0.600", "1.50 x", "7.2"):
+        assert figure in row
+
+
+def test_the_sentence_says_what_relaying_cost_and_saved(results):
+    said = terminal.sentence(results)
+    assert "68 % of the tokens" in said
+    assert "95.0 % of the answers were right, where the target alone had 96.0 %" in said
+    assert "between -2.5 and +0.5 points" in said
+    assert "0.60 s instead of 0.90 s (1.50 times as fast)" in said
+
+
+def test_what_was_not_measured_is_a_dash_and_not_in_the_sentence(results):
+    for a in results["arms"]:
+        a["latency_s"], a["speedup"] = {"p50": None}, {"p50": None}
+    assert "–" in printed(results)
+    assert "times" not in terminal.sentence(results)
+    results["arms"] = results["arms"][1:]
+    assert terminal.sentence(results) == ""
+
+
+def test_a_log_gets_whole_lines_with_arm_accuracy_and_what_is_left(monkeypatch):
+    monkeypatch.setattr(terminal, "SECONDS_BETWEEN_LINES", 0.0)
+    out = io.StringIO()
+    with Progress(Console(file=out)) as progress:
+        progress.begin(10, 6)
+        progress.advance("quality", "draft", Grade.CORRECT)
+        progress.advance("quality", "draft", Grade.TIMEOUT)
+        progress.advance("quality", "draft", None)
+        progress.advance("quality", "draft", Grade.WRONG)
+    lines = out.getvalue().splitlines()
+    assert progress.answered == (10, 10)
+    assert lines[0].startswith("quality: draft  7/10 answers  100.0% correct")
+    assert lines[-1].startswith("quality: draft  10/10 answers  50.0% correct")
+    assert lines[-1].endswith("left 0:00")
