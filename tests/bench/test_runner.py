@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import moody
 import pytest
 import yaml
 
+from baton import nano
 from baton.bench import runner
 from baton.bench.folder import RunFolder
 from baton.bench.runner import run_compare
@@ -244,6 +246,19 @@ def test_a_folder_serves_one_recipe_and_the_refusal_names_the_field(recipe, tmp_
     (tmp_path / "test.jsonl").write_text("\n".join(rows))
     assert run_compare(path, out=out, limit=1, routers=["draft"]) == 2
     assert "questions.quality" in capsys.readouterr().err
+
+
+def test_a_run_is_not_resumed_with_other_weights(recipe, tmp_path, capsys):
+    model = tmp_path / "model"
+    shutil.copytree(nano.pair_paths()["draft"], model)
+    path = recipe(latency=None, pair={**PAIR, "draft": "model"})
+    assert run_compare(path, out=tmp_path / "run", limit=1, routers=["draft"]) == 0
+    weights = bytearray((model / "model.safetensors").read_bytes())
+    weights[-5] ^= 1
+    (model / "model.safetensors").write_bytes(weights)
+    capsys.readouterr()
+    assert run_compare(path, out=tmp_path / "run", limit=1, routers=["draft"]) == 2
+    assert "weights.model = " in capsys.readouterr().err
 
 
 def test_two_runs_cannot_write_to_one_folder(tmp_path):

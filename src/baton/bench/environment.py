@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import subprocess
@@ -15,6 +16,7 @@ import torch
 import baton
 
 PACKAGES = ("torch", "transformers", "tokenizers", "math-verify", "numpy", "scipy", "datasets", "accelerate", "vllm")
+BLOCK_BYTES = 1 << 20
 
 
 def describe() -> dict[str, Any]:
@@ -33,6 +35,23 @@ def describe() -> dict[str, Any]:
         "gpus": [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())],
         "cuda": torch.version.cuda if torch.cuda.is_available() else None,
     }
+
+
+def fingerprint(folder: Path) -> str:
+    """Digest that changes when a model folder's weights or configuration do.
+
+    Of each safetensors file it reads the size and a block at either end, so it costs nothing for large models; a
+    training step changes every tensor, and so those blocks.
+    """
+    digest = hashlib.sha256()
+    for file in sorted([*folder.glob("*.json"), *folder.glob("*.safetensors")]):
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size}\n".encode())
+        with file.open("rb") as data:
+            digest.update(data.read(BLOCK_BYTES))
+            data.seek(max(0, size - BLOCK_BYTES))
+            digest.update(data.read(BLOCK_BYTES))
+    return digest.hexdigest()
 
 
 def _version(package: str) -> str | None:

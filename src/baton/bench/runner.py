@@ -21,14 +21,14 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from baton import generation
+from baton import generation, nano
 from baton.bench import environment, metrics, tasks, terminal
 from baton.bench.folder import RunFolder
 from baton.bench.grading import Grader
 from baton.bench.metrics import CALIBRATION, LATENCY, QUALITY, Key, Run
 from baton.bench.tasks import Question
 from baton.bench.terminal import Progress
-from baton.config import ConfigError, Recipe, RouterConfig, cue_profile, load_recipe
+from baton.config import ConfigError, ModelConfig, Recipe, RouterConfig, cue_profile, load_recipe
 from baton.engines.base import EngineError
 from baton.generation import Options, Router, RouterError, generate
 from baton.pair import Pair
@@ -113,7 +113,7 @@ async def compare(recipe: Recipe, out: Path, show: Progress) -> dict[str, Any]:
         tasks.check_disjoint(questions, asked[CALIBRATION])
     try:
         pair = Pair.load(config.pair, recipe.pair_base)
-    except ValueError as error:
+    except (ValueError, FileNotFoundError) as error:
         raise ConfigError(f"{recipe.path}: {error}") from None
     try:
         for contestant in involved:
@@ -293,7 +293,7 @@ def _check(recipe: Recipe, contestant: Contestant, pair: Pair) -> None:
 def _identity(
     recipe: Recipe, contestants: Iterable[Contestant], asked: Mapping[str, Sequence[Question]]
 ) -> dict[str, Any]:
-    """What makes a run this one: the resolved recipe, the knobs with what files gave them, digests of the questions."""
+    """What makes a run this one: the resolved recipe, what files gave its knobs, digests of weights and questions."""
     digests = {
         name: hashlib.sha256(json.dumps([[q.id, q.question, q.answer] for q in qs]).encode()).hexdigest()
         for name, qs in asked.items()
@@ -301,8 +301,18 @@ def _identity(
     return {
         "recipe": recipe.config.model_dump(mode="json"),
         "knobs": {c.label: c.arm.knobs for c in contestants},
+        "weights": {
+            m.model: _weights(m, recipe.pair_base) for m in (recipe.config.pair.target, recipe.config.pair.draft)
+        },
         "questions": digests,
     }
+
+
+def _weights(model: ModelConfig, base: Path) -> str | None:
+    """Digest of a model that lies in a folder; one from the hub has its revision in the recipe."""
+    shipped = model.model.removeprefix("nano:")
+    folder = nano.pair_paths()[shipped] if shipped != model.model else base / Path(model.model).expanduser()
+    return environment.fingerprint(folder) if folder.is_dir() else None
 
 
 def _write_results(
