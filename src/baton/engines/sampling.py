@@ -16,8 +16,10 @@ from baton.engines.base import Sampling, TokenScore
 
 def draw(logits: Tensor, samplings: Sequence[Sampling], uniforms: Sequence[float]) -> list[int]:
     """One token a row of `logits` `[rows, vocabulary]`; `uniforms` in [0, 1) decide, greedy rows ignore theirs."""
-    tokens: list[int] = logits.argmax(-1).tolist()
     random = [n for n, sampling in enumerate(samplings) if sampling.temperature > 0]
+    if len(random) == len(samplings):
+        return _invert(logits, samplings, uniforms)
+    tokens: list[int] = logits.argmax(-1).tolist()
     if random:
         chosen = _invert(logits[random], [samplings[n] for n in random], [uniforms[n] for n in random])
         for n, token in zip(random, chosen, strict=True):

@@ -125,9 +125,10 @@ class TransformersEngine(Engine):
         return self.vocabulary.encode(text)
 
     def metrics(self) -> dict[str, float]:
-        """Since the start: `tokens_sampled`, `tokens_prefilled`, `tokens_cached` (found in a cache), `steps`, `rows`
-        (summed over steps), `rebuilt_tokens` (computed again after an eviction), `prompt_hits`, `evictions`,
-        `busy_seconds`, `cache_bytes_peak`; and now: `cache_bytes`, `running`, `waiting`."""
+        """Since the start: `tokens_sampled`, `tokens_prefilled`, `tokens_cached` (found in a cache), `rebuilt_tokens`
+        (computed again after an eviction), `steps`, `rows` (summed over steps), `prompt_hits`, `pauses` (rows that
+        had to wait for memory), `evictions`, `busy_seconds`, `cache_bytes_peak`; and now: `cache_bytes`, `running`,
+        `waiting`."""
         worker = self._worker
         return {
             **worker.counts,

@@ -244,7 +244,17 @@ class Worker(threading.Thread):
         self.waiting: list[Row] = []
         self.running: list[Row] = []
         self.counts = dict.fromkeys(
-            ("tokens_sampled", "tokens_prefilled", "tokens_cached", "steps", "rows", "rebuilt_tokens", "prompt_hits"), 0
+            (
+                "tokens_sampled",
+                "tokens_prefilled",
+                "tokens_cached",
+                "steps",
+                "rows",
+                "rebuilt_tokens",
+                "prompt_hits",
+                "pauses",
+            ),
+            0,
         )
         self.busy_seconds = 0.0
         self._wake = threading.Condition()
@@ -436,6 +446,7 @@ class Worker(threading.Thread):
                 return False
             last = self.running.pop()
             last.cache.pinned = False
+            self.counts["pauses"] += 1
             self.waiting.insert(0, last)
             if last is row:
                 return False
@@ -481,8 +492,10 @@ class Worker(threading.Thread):
     def _sample(self, rows: list[Sample], where: list[int], logits: Tensor, states: Tensor) -> None:
         """Draws a token for each row from its row of `logits`, and ends the rows that are decided."""
         try:
-            tokens = self._draw(rows, logits[where])
-            reads = self._read(rows, logits[where], states[where])
+            plain = where == list(range(len(rows)))
+            logits = logits[: len(rows)] if plain else logits[where]
+            tokens = self._draw(rows, logits)
+            reads = self._read(rows, logits, states, where)
         except Exception as error:
             for row in rows:
                 self._end(row, _failure("sampling failed", error))
@@ -515,7 +528,7 @@ class Worker(threading.Thread):
         )
 
     @staticmethod
-    def _read(rows: Sequence[Sample], logits: Tensor, states: Tensor) -> list[Reads]:
+    def _read(rows: Sequence[Sample], logits: Tensor, states: Tensor, where: list[int]) -> list[Reads]:
         """What each row's call asked to read; numbers are computed for all rows where any asks."""
         wishes = [row.call.read for row in rows]
         reads = [Reads() for _ in rows]
@@ -527,7 +540,7 @@ class Worker(threading.Thread):
             for read, pairs in zip(reads, sampling.top(logits, count), strict=True):
                 read.top = pairs
         if any(wish.hidden for wish in wishes):
-            for read, state in zip(reads, states.clone(), strict=True):
+            for read, state in zip(reads, states[where], strict=True):
                 read.hidden = state
         return reads
 
