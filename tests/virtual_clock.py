@@ -6,6 +6,10 @@ import asyncio
 import selectors
 
 
+THREAD_PATIENCE = 10.0
+"""Real seconds to wait for another thread."""
+
+
 class _JumpingSelector(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
     def __init__(self) -> None:
         super().__init__()
@@ -16,6 +20,9 @@ class _JumpingSelector(selectors.DefaultSelector):  # type: ignore[misc, valid-t
         if events or self.loop is None:
             return events
         if timeout is None:
+            # Only another thread can bring news now.
+            if events := super().select(THREAD_PATIENCE):
+                return events
             raise RuntimeError("every task waits for something that no timer will bring: deadlock")
         self.loop.now += timeout
         return events

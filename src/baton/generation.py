@@ -284,6 +284,10 @@ class Generation:
         """Committed text."""
         return "".join(n.segment.text for n in self._head.path())
 
+    def written(self, role: str | None = None) -> int:
+        """Committed tokens written by a role, or by both models."""
+        return self.trace.tokens(role)
+
     @property
     def one_vocabulary(self) -> bool:
         """Whether both models share one token-to-id map, so that ids of one can be appended as the other's."""
@@ -504,6 +508,11 @@ class Generation:
         if at.segment.kept:
             raise RouterError(f"discard: segment {node.id} is committed; only uncommitted ones can be dropped")
         self._discard(at)
+
+    def abandon(self) -> None:
+        """Drops everything that is not committed, whoever started it."""
+        for child in list(self._head.children):
+            self._discard(child)
 
     # The end --------------------------------------------------------------------------------------------------------
 

@@ -91,11 +91,22 @@ def create(
             given[knob] = (pair or {})[f.metadata["pair"]]
         elif f.metadata.get("path") and given.get(knob) is not None and base is not None:
             given[knob] = base / Path(given[knob]).expanduser()
+        if f.metadata.get("router") and isinstance(given.get(knob), (str, Mapping)):
+            given[knob] = _nested(f"{name}.{knob}", given[knob], base, pair)
     try:
         router: Router = cls(**given)
     except TypeError as error:
         raise ValueError(f"{name}: a knob has a value of the wrong kind ({error}); check its knobs") from None
     return router
+
+
+def _nested(where: str, wanted: str | Mapping[str, Any], base: Path | None, pair: Mapping[str, Any] | None) -> Router:
+    """The router that another one wears: a name, or `{router: name, knobs: {...}}` as in a recipe."""
+    if isinstance(wanted, str):
+        return create(wanted, {}, base, pair)
+    if "router" not in wanted or wanted.keys() - {"router", "knobs"}:
+        raise ValueError(f"{where}: {dict(wanted)!r} is no router; give a name, or router: NAME and knobs: {{...}}")
+    return create(wanted["router"], wanted.get("knobs"), base, pair)
 
 
 def check(router: Router, pair: Pair) -> None:

@@ -1,0 +1,95 @@
+"""Fallback: somebody else in the target's place, a user's callable."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, cast
+
+from baton.boundary import Boundary
+from baton.engines.base import NOTHING, EngineError, Read
+from baton.generation import Generation, Router, RouterError
+from baton.routers.worn import Wearing, Worn
+from baton.trace import Segment
+
+Writer = Callable[[str, str], str | Awaitable[str]]
+"""Given the question and the answer so far, the text that comes next."""
+
+
+@dataclass(frozen=True)
+class Fallback(Wearing):
+    """Wears another router; where that would have the target write, a user's callable gives the text.
+
+    The callable is `function(question, text_so_far) -> str`, plain or async: a retrieval, a human, a tool, a third
+    model behind an API. What it gives is inserted text, outside the target share; an empty string ends the answer.
+
+    Use it when: what should replace a rejected step is no language model, or not one of the pair.
+    """
+
+    router: Router = field(metadata={"router": True})
+    """The router it wears: a name, or `{router: ..., knobs: ...}`."""
+    function: str | Writer
+    """The callable, or `package.module:function`."""
+
+    name: ClassVar[str] = "fallback"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.function, str):
+            object.__setattr__(self, "function", _import(self.function))
+
+    async def __call__(self, gen: Generation) -> None:
+        try:
+            await self.router(_Replaced(gen, cast(Writer, self.function)).as_generation())
+        except _SilentError:
+            gen.abandon()
+
+
+class _SilentError(Exception):
+    """The callable has nothing more to say."""
+
+
+class _Replaced(Worn):
+    def __init__(self, gen: Generation, function: Writer):
+        super().__init__(gen)
+        self._function = function
+
+    async def write(self, role: str, until: Sequence[Boundary] = (), read: Read = NOTHING) -> Segment:
+        if role != "target":
+            return await self._gen.write(role, until, read)
+        gen = self._gen
+        try:
+            if inspect.iscoroutinefunction(self._function):
+                text = await self._function(gen.question, gen.text)
+            else:
+                # A plain function may wait for a network or a person: other answers go on meanwhile.
+                text = await asyncio.to_thread(self._function, gen.question, gen.text)
+        except Exception as error:
+            raise EngineError(f"fallback.function: failed with {type(error).__name__}: {error}") from error
+        if not text:
+            raise _SilentError
+        return gen.insert(str(text), why="fallback")
+
+    def start(self, role: str, *args: Any, **more: Any) -> Any:
+        _refuse(role)
+        return self._gen.start(role, *args, **more)
+
+    async def propose(self, role: str, *args: Any, **more: Any) -> Segment:
+        _refuse(role)
+        return await self._gen.propose(role, *args, **more)
+
+
+def _refuse(role: str) -> None:
+    if role == "target":
+        raise RouterError("fallback: the worn router proposes target steps; only written ones can be replaced")
+
+
+def _import(path: str) -> Writer:
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"fallback.function: {path!r} cannot be imported ({error}); give module:function") from None
+    return cast(Writer, found)
