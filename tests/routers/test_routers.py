@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -101,37 +101,15 @@ def test_random_repeats_with_its_seed():
     assert [s.role for s in first.path()] != [s.role for s in other.path()]
 
 
-def test_a_third_partys_router_is_an_import_away(tmp_path, monkeypatch):
-    (tmp_path / "their_router.py").write_text(
-        textwrap.dedent(
-            '''
-            from dataclasses import dataclass
-            from typing import ClassVar
-
-            from baton.boundary import Cap
-
-
-            @dataclass
-            class Alternate:
-                """Both models write in turn."""
-
-                tokens: int = 2
-                name: ClassVar[str] = "alternate"
-
-                async def __call__(self, gen):
-                    turn = 0
-                    while not gen.finished:
-                        await gen.write(("target", "draft")[turn % 2], until=[Cap(self.tokens)])
-                        turn += 1
-            '''
-        )
-    )
+def test_the_router_of_the_documentation_is_one_file_and_an_import_away(tmp_path, monkeypatch):
+    page = (Path(__file__).parents[2] / "docs" / "add-a-router.md").read_text()
+    assert len(page.splitlines()) < 40
+    (tmp_path / "my_routers.py").write_text(page.split("```python\n")[1].split("```")[0])
     monkeypatch.syspath_prepend(tmp_path)
-    router = routers.create("their_router:Alternate", {"tokens": 3})
-    trace, *_ = answer(router)
+    trace, *_ = answer(routers.create("my_routers:Turns", {"steps": 1}))
     assert trace.text == TEXT.removesuffix("<eos>")
-    assert trace.knobs == {"tokens": 3}
-    assert {len(s.ids) for s in list(trace.path())[:4]} == {3}
+    assert trace.knobs == {"steps": 1}
+    assert [s.role for s in trace.path()][:2] == ["target", "draft"]
 
 
 @pytest.mark.parametrize(
