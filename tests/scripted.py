@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -66,6 +67,7 @@ class Log:
     written: str = ""
     sampled: int = 0
     cancelled: bool = False
+    temperature: float | None = None
 
 
 @dataclass
@@ -81,6 +83,12 @@ class ScriptedEngine(Engine):
     """Before the first token of a call."""
     features: Callable[[str, str], dict[Feature, float]] | None = None
     """Features of a token, from the text before it and its own."""
+    top: Callable[[str], list[tuple[str, float]]] | None = None
+    """Likeliest tokens and their probabilities after a text."""
+    likes: Callable[[str, str], float] | None = None
+    """Log-probability of a token, from the text before it and its own; the script's token if None."""
+    grounded: Callable[[str, str], float] | None = None
+    """Attention of a token on what came before its segment, from the text before it and its own."""
     fail: Callable[[str], Exception | None] = lambda text: None
     """An error for a call on that text."""
     prompt: str = "?"
@@ -91,7 +99,10 @@ class ScriptedEngine(Engine):
         return ScriptedSession(self, len(prompt))
 
     def render(self, messages: Sequence[dict[str, str]], *, thinking: bool = True) -> list[int]:
-        return self.vocabulary.encode(self.prompt)
+        """The prompt, and what follows the first user's turn as `text[ask:text]text ...`."""
+        turns = [m["content"] if m["role"] == "assistant" else f"[ask:{m['content']}]" for m in messages]
+        first = next(n for n, m in enumerate(messages) if m["role"] == "user")
+        return self.vocabulary.encode(self.prompt + "".join(turns[first + 1 :]))
 
     def metrics(self) -> dict[str, float]:
         return {"running": self.running}
@@ -135,7 +146,7 @@ class ScriptedSession(Session):
         engine, loop = self.engine, asyncio.get_running_loop()
         assert not self.busy, "two calls at once on one session"
         text = engine.text(call.prefix.ids(self.prompt))
-        log = Log("write", engine.role, text)
+        log = Log("write", engine.role, text, temperature=call.sampling.temperature)
         engine.log.append(log)
         usage = Usage(prompt=call.prefix.length, cached=self._reuse(call.prefix))
         self.busy = True
@@ -147,6 +158,8 @@ class ScriptedSession(Session):
             for i in engine.vocabulary.encode(engine.continuation(text, call.seed))[: call.cap]:
                 await asyncio.sleep(engine.delay)
                 features = engine.features(text, engine.vocabulary.text_of([i])) if engine.features else {}
+                likeliest = engine.top(text)[: call.read.top] if engine.top else []
+                top = [[(engine.vocabulary.encode(piece)[0], math.log(p)) for piece, p in likeliest]]
                 done = call.matcher.push(i, features)
                 text += engine.text([i])
                 log.written += engine.text([i])
@@ -154,7 +167,7 @@ class ScriptedSession(Session):
                 usage.sampled += 1
                 self.cached.append(i)
                 now = loop.time()
-                yield Chunk([i], now, now, [features] if call.read.features else [])
+                yield Chunk([i], now, now, [features] if call.read.features else [], top if call.read.top else [])
                 if done:
                     break
             yield Chunk([], loop.time(), loop.time(), usage=usage)
@@ -165,18 +178,30 @@ class ScriptedSession(Session):
             self.busy = False
             engine.running -= 1
 
-    async def logprob(self, prefix: Prefix, ids: Sequence[int]) -> tuple[list[TokenScore], Usage]:
+    async def logprob(
+        self, prefix: Prefix, ids: Sequence[int], temperature: float = 1.0
+    ) -> tuple[list[TokenScore], Usage]:
         engine = self.engine
         text = engine.text(prefix.ids(self.prompt))
-        engine.log.append(Log("logprob", engine.role, text, engine.text(ids)))
+        engine.log.append(Log("logprob", engine.role, text, engine.text(ids), temperature=temperature))
         cached = self._reuse(prefix.extend(ids))
         await asyncio.sleep(engine.first_delay)
         scores = []
         for i in ids:
             likes = (engine.vocabulary.encode(engine.continuation(text, 0)) or [min(engine.vocabulary.end_of_text)])[0]
-            scores.append(TokenScore(0.0 if likes == i else -8.0, likes, 0.0, margin=1.0, entropy=0.0))
+            logprob = engine.likes(text, engine.text([i])) if engine.likes else 0.0 if likes == i else -8.0
+            scores.append(TokenScore(logprob / temperature, likes, 0.0, margin=1.0, entropy=0.0))
             text += engine.text([i])
         return scores, Usage(prompt=prefix.length + len(ids), cached=cached)
+
+    async def grounding(self, prefix: Prefix, ids: Sequence[int]) -> tuple[list[float], Usage]:
+        engine = self.engine
+        if engine.grounded is None:
+            return await super().grounding(prefix, ids)
+        text = engine.text(prefix.ids(self.prompt))
+        engine.log.append(Log("grounding", engine.role, text, engine.text(ids)))
+        usage = Usage(prompt=prefix.length + len(ids), cached=self._reuse(prefix.extend(ids)))
+        return [engine.grounded(text, engine.text([i])) for i in ids], usage
 
     def fork(self) -> Session:
         return ScriptedSession(self.engine, self.prompt, self.cached)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from baton.boundary import BUDGET, CANCELLED, END_OF_TEXT, END_OF_THINKING, SENTENCE, STEP, Cap, Cues, Feature, When
-from baton.engines.base import EngineError, Read
+from baton.engines.base import EngineError, Read, Sampling, UnsupportedError
 from baton.gate import Threshold
 from baton.generation import Budget, Generation, Options, RouterError, generate
 from baton.trace import Kind, Phase, Role, Trace
@@ -313,6 +313,92 @@ def test_logprob_scores_a_segment_under_the_other_model_and_reuses_its_cache():
     trace = answer(policy, target)
     assert [h.by for h in trace.helpers] == ["logprob:target"] * 2
     assert trace.helpers[1].cached == 4
+
+
+def test_a_probe_can_ask_as_the_user_after_the_text_so_far_and_with_sampling_of_its_own():
+    target = ScriptedEngine("target", lambda text, seed: "7" if text.endswith("score: ") else ANSWER[len(text) :])
+
+    async def policy(gen):
+        await gen.write("target", [STEP])
+        probe = await gen.probe("target", "score: ", ask="good?", sampling=Sampling(temperature=0.25))
+        assert probe.text == "7"
+        gen.decide(Threshold(5), gen.head, 7)
+        await gen.write("target")
+
+    trace = answer(policy, target, sampling=Sampling(temperature=0.5))
+    assert [(c.text, c.temperature) for c in target.log] == [
+        ("", 0.5),
+        ("one. Wait, two three.\n\n[ask:good?]score: ", 0.25),
+        ("one. Wait, two three.\n\n", 0.5),
+    ]
+    assert trace.segments[1].cached == len(WORDS.encode("?one. Wait, two three.\n\n"))
+    new = len(WORDS.encode("[ask:good?]score: ")) + 1
+    assert (trace.decisions[0].scorer, trace.decisions[0].helper_tokens) == ("probe:target", new)
+
+
+def test_logprob_is_of_the_temperature_asked():
+    draft = ScriptedEngine("draft", ANSWER, likes=lambda text, token: -2.0)
+
+    async def policy(gen):
+        step = await gen.propose("draft", [Cap(2)])
+        assert [s.logprob for s in await gen.logprob("draft", step, 0.5)] == [-4.0, -4.0]
+        assert [[s.logprob for s in scores] for scores in await gen.logprob("draft", [step])] == [[-2.0, -2.0]]
+
+    answer(policy, draft=draft)
+
+
+def test_grounding_is_refused_by_name_where_the_engine_has_no_attention_maps():
+    async def policy(gen):
+        await gen.grounding("draft", await gen.propose("draft", [Cap(2)]))
+
+    with pytest.raises(UnsupportedError, match="gives no attention maps"):
+        answer(policy)
+    draft = ScriptedEngine("draft", ANSWER, grounded=lambda text, token: 0.5 if token == "." else 0.75)
+
+    async def reads(gen):
+        assert await gen.grounding("draft", await gen.propose("draft", [Cap(2)])) == [0.75, 0.5]
+
+    assert [h.by for h in answer(reads, draft=draft).helpers] == ["grounding:draft"]
+
+
+def test_discarding_a_step_cancels_its_scores_and_those_of_several_when_the_last_of_them_goes():
+    scorer = ScriptedScorer(lambda r: 1.0, delay=5.0)
+
+    async def policy(gen):
+        a, b = await gen.candidates("draft", [STEP], 2)
+        assert (a.branch, b.branch) == (0, 1)
+        alone, both = gen.score(a, by="prm"), gen.score([a, b], by="prm")
+        beside = gen.background(asyncio.sleep(9), a)
+        await asyncio.sleep(1)
+        gen.discard(a)
+        await asyncio.sleep(0.1)
+        assert alone.done
+        assert beside.done
+        assert not both.done
+        gen.discard(b)
+        with pytest.raises(RouterError, match="after its step was discarded"):
+            await both
+
+    trace = answer(policy, scorers={"prm": scorer})
+    assert [h.outcome for h in trace.helpers] == ["cancelled", "cancelled"]
+    assert all(entry.cancelled for entry in scorer.log)
+
+
+def test_the_first_of_several_calls_wakes_a_router_and_a_failure_is_raised():
+    slow, fast = ScriptedEngine("target", ANSWER, delay=1.0), ScriptedEngine("draft", ANSWER, delay=0.5)
+    slow.fail = lambda text: BrokenError("gone") if text else None
+
+    async def policy(gen):
+        calls = gen.start("target", [Cap(2)]), gen.start("draft", [Cap(2)])
+        await gen.first(calls)
+        assert [c.done for c in calls] == [False, True]
+        step = await calls[1]
+        with pytest.raises(RouterError, match="nothing to wait for"):
+            await gen.first([])
+        await gen.first([gen.start("target", after=step), calls[0]])
+
+    with pytest.raises(BrokenError, match="gone"):
+        answer(policy, slow, fast)
 
 
 def test_two_vocabularies_keep_one_ledger_each_and_count_differing_seams():

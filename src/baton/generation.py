@@ -10,7 +10,7 @@ import asyncio
 import codecs
 import hashlib
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, overload
@@ -130,6 +130,8 @@ class _Node:
     optimistic: bool = False
     scored: tuple[str, int] | None = None
     """The scorer that last scored it, and the tokens that took."""
+    calls: list[tuple[asyncio.Task[Any], list[_Node]]] = field(default_factory=list)
+    """Helper calls about it, each with all the nodes it is about."""
     matcher: SegmentMatcher | None = None
     streamed: bool = False
     shown: int = 0
@@ -170,8 +172,13 @@ class Pending(Awaitable[Segment]):
         return tuple(self._node.segment.ids)
 
     @property
+    def task(self) -> asyncio.Task[None] | None:
+        """What writes it; None where nothing has to be written."""
+        return self._node.task
+
+    @property
     def done(self) -> bool:
-        return self._node.task is None or self._node.task.done()
+        return self.task is None or self.task.done()
 
     def cancel(self) -> None:
         """Stops the segment and everything below it."""
@@ -190,20 +197,29 @@ class Pending(Awaitable[Segment]):
 
 
 class PendingCall(Awaitable[T], Generic[T]):
-    """A helper call (a score, a log-probability pass) that is under way."""
+    """A helper call (a score, a log-probability pass) that is under way; discarding what it is about cancels it."""
 
     def __init__(self, task: asyncio.Task[T]):
-        self._task = task
+        self.task = task
 
     @property
     def done(self) -> bool:
-        return self._task.done()
+        return self.task.done()
 
     def cancel(self) -> None:
-        self._task.cancel()
+        self.task.cancel()
 
     def __await__(self) -> Generator[Any, None, T]:
-        return self._task.__await__()
+        return self._wait().__await__()
+
+    async def _wait(self) -> T:
+        try:
+            return await self.task
+        except asyncio.CancelledError:
+            me = asyncio.current_task()
+            if me is not None and me.cancelling():
+                raise
+            raise RouterError("a score was awaited after its step was discarded; await it before") from None
 
 
 @dataclass(slots=True, eq=False)
@@ -253,6 +269,7 @@ class Generation:
         self._next_id = 1
         self._leases: dict[Role, list[_Lease]] = {r: [] for r in self._roles}
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._turns: dict[tuple[Role, str], list[int]] = {}
         self._finish = ""
         self._idle = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -368,6 +385,12 @@ class Generation:
         """`await start(...)`: a finished segment that is not committed yet."""
         return await self.start(role, until, after, 1, branch, read)
 
+    async def candidates(
+        self, role: str, until: Sequence[Boundary], n: int, after: Segment | None = None, read: Read = NOTHING
+    ) -> list[Segment]:
+        """`n` finished alternatives, written side by side on branches 0 to `n - 1`."""
+        return [await p for p in [self.start(role, until, after, 1, branch, read) for branch in range(n)]]
+
     async def write(self, role: str, until: Sequence[Boundary] = (), read: Read = NOTHING) -> Segment:
         """Writes the next segment of the answer: proposed at the head and committed, streamed while it grows."""
         pending = self.start(role, until, read=read)
@@ -405,27 +428,62 @@ class Generation:
         if by not in self.pair.scorers:
             have = ", ".join(sorted(self.pair.scorers)) or "none"
             raise RouterError(f"scorer: {by!r} is not one of the pair's scorers ({have}); add it to the pair")
-        if not isinstance(nodes, Segment):
-            return PendingCall(self._spawn(self._score([self._node(s) for s in nodes], by, against)))
-        node = self._node(nodes)
-        if self.options.optimistic:
-            self._start_optimistically(node)
-        return PendingCall(self._spawn(self._score_one(node, by, against)))
+        several = [self._node(s) for s in ([nodes] if isinstance(nodes, Segment) else nodes)]
+        if self.options.optimistic and len(several) == 1:
+            self._start_optimistically(several[0])
+        if isinstance(nodes, Segment):
+            return self._call(self._score_one(several[0], by, against), several)
+        return self._call(self._score(several, by, against), several)
 
     @overload
-    def logprob(self, role: str, nodes: Segment) -> PendingCall[list[TokenScore]]: ...
+    def logprob(self, role: str, nodes: Segment, temperature: float = ...) -> PendingCall[list[TokenScore]]: ...
 
     @overload
-    def logprob(self, role: str, nodes: Sequence[Segment]) -> PendingCall[list[list[TokenScore]]]: ...
+    def logprob(
+        self, role: str, nodes: Sequence[Segment], temperature: float = ...
+    ) -> PendingCall[list[list[TokenScore]]]: ...
 
     def logprob(
-        self, role: str, nodes: Segment | Sequence[Segment]
+        self, role: str, nodes: Segment | Sequence[Segment], temperature: float = 1.0
     ) -> PendingCall[list[TokenScore]] | PendingCall[list[list[TokenScore]]]:
-        """Log-probability of each token of a segment, and the token preferred there, under `role`'s model."""
+        """Log-probability of each token of a segment, and the token preferred there, under `role`'s model.
+
+        Of the distribution at `temperature` (above 0), before any sampling filter.
+        """
         speaker = self._role(role)
         if isinstance(nodes, Segment):
-            return PendingCall(self._spawn(self._logprob(speaker, self._node(nodes))))
-        return PendingCall(self._spawn(self._logprobs(speaker, [self._node(s) for s in nodes])))
+            node = self._node(nodes)
+            return self._call(self._logprob(speaker, node, temperature), [node])
+        several = [self._node(s) for s in nodes]
+        return self._call(self._logprobs(speaker, several, temperature), several)
+
+    def grounding(self, role: str, node: Segment) -> PendingCall[list[float]]:
+        """How much of each token's attention under `role`'s model rests on the prompt and the steps before the segment.
+
+        Raises:
+            UnsupportedError: (when awaited) the engine gives no attention maps.
+        """
+        at = self._node(node)
+        return self._call(self._grounding(self._role(role), at), [at])
+
+    def background(self, work: Coroutine[Any, Any, T], about: Segment) -> PendingCall[T]:
+        """Runs a coroutine of the router beside it; discarding `about` cancels it, as does the answer's end."""
+        return self._call(work, [self._node(about)])
+
+    async def first(self, calls: Iterable[Pending | PendingCall[Any]]) -> None:
+        """Returns as soon as one of `calls` is done.
+
+        Raises:
+            RouterError: there is nothing to wait for.
+            EngineError: one of them failed.
+        """
+        tasks = [c.task for c in calls if c.task is not None]
+        if not tasks:
+            raise RouterError("first: there is nothing to wait for; the router is stuck")
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                raise error
 
     async def probe(
         self,
@@ -436,20 +494,28 @@ class Generation:
         after: Segment | None = None,
         branch: int = 0,
         read: Read = NOTHING,
+        ask: str = "",
+        sampling: Sampling | None = None,
     ) -> Segment:
-        """Up to `cap` tokens after `suffix` (which may hold control tokens) that never enter the answer."""
+        """Up to `cap` tokens after `suffix` (which may hold control tokens) that never enter the answer.
+
+        With `ask`, that text is first asked as a user's turn by the model's chat template, and `suffix` begins the
+        reply. `sampling` is the answer's unless given.
+        """
         parent, speaker = self._node(after), self._role(role)
         vocabulary = self._vocabulary[speaker]
-        prefix = self._prefix(parent, speaker).extend(vocabulary.encode(suffix) if suffix else ())
-        context = (parent.tail + suffix)[-CONTEXT_CHARACTERS:]
+        prefix = self._prefix(parent, speaker).extend(self._turn(speaker, ask) if ask else ())
+        prefix = prefix.extend(vocabulary.encode(suffix) if suffix else ())
+        context = (suffix if ask else parent.tail + suffix)[-CONTEXT_CHARACTERS:]
         matcher = SegmentMatcher(until, vocabulary, context=context, thinking=False, cap=cap)
         node = self._new(speaker, Kind.PROBE, parent, tuple(until), read, branch)
         node.segment.detail = suffix or None
-        call = Call(prefix, matcher, cap, self.options.sampling, node.segment.seed, read)
+        call = Call(prefix, matcher, cap, sampling or self.options.sampling, node.segment.seed, read)
         node.task = self._spawn(self._drive(node, call))
         segment = await Pending(self, node)
         # Nothing can follow a probe: its session is free for the answer again.
         self._discard(node)
+        parent.scored = (f"probe:{speaker}", segment.prompt - segment.cached + segment.sampled)
         return segment
 
     def decide(self, gate: Gate, node: Segment, score: float, reason: str = "") -> bool:
@@ -694,6 +760,9 @@ class Generation:
             # A task that has not begun never sees its cancellation.
             node.segment.ended_by = CANCELLED
             node.task.cancel()
+        for call, about in node.calls:
+            if all(n.dead for n in about):
+                call.cancel()
         for child in list(node.children):
             self._discard(child)
 
@@ -860,19 +929,56 @@ class Generation:
             against=against.text if against is not None else None,
         )
 
-    async def _logprob(self, role: Role, node: _Node) -> list[TokenScore]:
+    def _call(self, work: Coroutine[Any, Any, T], about: list[_Node]) -> PendingCall[T]:
+        """Starts a helper call that lives as long as one of the nodes it is about."""
+        task = self._spawn(work)
+        for node in about:
+            node.calls.append((task, about))
+        return PendingCall(task)
+
+    def _turn(self, role: Role, text: str) -> list[int]:
+        """Ids that end the assistant's turn, ask `text` as the user and open the next reply, by the chat template.
+
+        Found as what two conversations have in common behind an assistant's turn in which they differ: what the
+        template makes of the turn itself (it may drop the thinking) does not matter.
+        """
+        if (role, text) not in self._turns:
+            opening = self.options.messages(self.question)
+            asked = {"role": "user", "content": text}
+            one, other = (
+                self.pair.engines[role].render(
+                    [*opening, {"role": "assistant", "content": content}, asked], thinking=False
+                )
+                for content in ("1", "2")
+            )
+            same = 0
+            while same < min(len(one), len(other)) and one[-1 - same] == other[-1 - same]:
+                same += 1
+            self._turns[role, text] = one[len(one) - same :]
+        return self._turns[role, text]
+
+    async def _grounding(self, role: Role, node: _Node) -> list[float]:
+        assert node.parent is not None
+        helper = HelperCall(by=f"grounding:{role}", nodes=[node.segment.id], submitted=self._now())
+        with self._record(helper):
+            async with self._lease(role, node.parent, node) as session:
+                shares, usage = await session.grounding(self._prefix(node.parent, role), self._ids(node, role))
+            helper.tokens, helper.cached = usage.prompt - usage.cached, usage.cached
+        return shares
+
+    async def _logprob(self, role: Role, node: _Node, temperature: float) -> list[TokenScore]:
         parent = node.parent
         if parent is None:
             return []
         helper = HelperCall(by=f"logprob:{role}", nodes=[node.segment.id], submitted=self._now())
         with self._record(helper):
             async with self._lease(role, parent, node) as session:
-                scores, usage = await session.logprob(self._prefix(parent, role), self._ids(node, role))
+                scores, usage = await session.logprob(self._prefix(parent, role), self._ids(node, role), temperature)
             helper.tokens, helper.cached = usage.prompt - usage.cached, usage.cached
         return scores
 
-    async def _logprobs(self, role: Role, nodes: list[_Node]) -> list[list[TokenScore]]:
-        return list(await asyncio.gather(*(self._logprob(role, n) for n in nodes)))
+    async def _logprobs(self, role: Role, nodes: list[_Node], temperature: float) -> list[list[TokenScore]]:
+        return list(await asyncio.gather(*(self._logprob(role, n, temperature) for n in nodes)))
 
     @contextmanager
     def _record(self, helper: HelperCall) -> Iterator[None]:

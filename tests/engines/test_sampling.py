@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -112,3 +113,11 @@ def test_top_and_scores_are_log_probabilities() -> None:
     (score,) = scores(logits, [2])
     assert (score.logprob, score.argmax, score.argmax_logprob) == pytest.approx((-2.0794, 0, -0.6931), abs=1e-4)
     assert (score.margin, score.entropy) == pytest.approx((0.25, 1.2130), abs=1e-4)
+
+
+@pytest.mark.parametrize("temperature", [0.25, 0.7, 2.0])
+def test_scores_at_a_temperature_are_of_the_distribution_that_is_drawn_from(temperature) -> None:
+    values = [0.3, -1.0, 2.0, 0.9]
+    expected = filtered(values, Sampling(temperature=temperature))
+    found = scores(torch.tensor([values] * 4), range(4), temperature)
+    assert [math.exp(s.logprob) for s in found] == pytest.approx([expected[i] for i in range(4)], rel=1e-6)

@@ -177,7 +177,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class TokenScore:
-    """How a model sees a given token: all of the predictive distribution before any filter, at temperature 1.
+    """How a model sees a given token: all of the predictive distribution before any filter, at the temperature asked.
 
     `logprob` of the token and `argmax_logprob` of the token the model prefers are in nats, `entropy` of the
     distribution too; `margin` is the probability of the first minus that of the second choice.
@@ -204,12 +204,22 @@ class Session(ABC):
         """
 
     @abstractmethod
-    async def logprob(self, prefix: Prefix, ids: Sequence[int]) -> tuple[list[TokenScore], Usage]:
+    async def logprob(
+        self, prefix: Prefix, ids: Sequence[int], temperature: float = 1.0
+    ) -> tuple[list[TokenScore], Usage]:
         """Scores `ids` as a continuation of `prefix`: one `TokenScore` an id, and what that cost.
 
         Raises:
             UnsupportedError: the engine cannot score given tokens.
         """
+
+    async def grounding(self, prefix: Prefix, ids: Sequence[int]) -> tuple[list[float], Usage]:
+        """For each of `ids` after `prefix`, the share of its attention (rolled out over the last layers) on `prefix`.
+
+        Raises:
+            UnsupportedError: the engine gives no attention maps.
+        """
+        raise UnsupportedError(f"engine: {type(self).__name__} gives no attention maps; use an engine that does")
 
     async def extend(self, prefix: Prefix) -> None:  # noqa: B027
         """Optional hint: compute the cache for `prefix` now."""
@@ -278,7 +288,7 @@ class PrefixEngine(Engine):
         """Samples up to `cap` tokens after `ids`, stopping after the first token that is in `stop_ids` (kept in the
         chunk). The last chunk carries `usage`."""
 
-    async def logprob(self, ids: Sequence[int], count: int) -> tuple[list[TokenScore], Usage]:
+    async def logprob(self, ids: Sequence[int], count: int, temperature: float = 1.0) -> tuple[list[TokenScore], Usage]:
         """Scores the last `count` of `ids`."""
         raise UnsupportedError(f"engine.kind: {self.kind!r} cannot score given tokens; use 'transformers'")
 
@@ -325,8 +335,10 @@ class PrefixSession(Session):
                 raise EngineError(f"engine {self.engine.kind!r} ended a request without a token")
         yield Chunk([], last.last, last.last, usage=total)
 
-    async def logprob(self, prefix: Prefix, ids: Sequence[int]) -> tuple[list[TokenScore], Usage]:
-        return await self.engine.logprob([*prefix.ids(), *ids], len(ids))
+    async def logprob(
+        self, prefix: Prefix, ids: Sequence[int], temperature: float = 1.0
+    ) -> tuple[list[TokenScore], Usage]:
+        return await self.engine.logprob([*prefix.ids(), *ids], len(ids), temperature)
 
     def fork(self) -> Session:
         return PrefixSession(self.engine)

@@ -67,9 +67,9 @@ def top(logits: Tensor, count: int) -> list[list[tuple[int, float]]]:
     return [list(zip(i, v, strict=True)) for i, v in zip(ids.tolist(), values.tolist(), strict=True)]
 
 
-def scores(logits: Tensor, ids: Sequence[int]) -> list[TokenScore]:
+def scores(logits: Tensor, ids: Sequence[int], temperature: float = 1.0) -> list[TokenScore]:
     """How each row sees the id given for it."""
-    logprobs = logits.double().log_softmax(-1)
+    logprobs = (logits.double() / temperature).log_softmax(-1)
     entropy, first, second = _shape(logprobs)
     given = logprobs.gather(-1, torch.tensor(ids, device=logits.device)[:, None])[:, 0]
     best, argmax = logprobs.max(-1)

@@ -166,11 +166,13 @@ class TransformersSession(Session):
         finally:
             row.cancel()
 
-    async def logprob(self, prefix: Prefix, ids: Sequence[int]) -> tuple[list[TokenScore], Usage]:
+    async def logprob(
+        self, prefix: Prefix, ids: Sequence[int], temperature: float = 1.0
+    ) -> tuple[list[TokenScore], Usage]:
         """As `Session.logprob`; `Usage.sampled` counts the scored ids."""
         if not ids:
             return [], Usage(prompt=len(prefix))
-        row = self._start(Score(self._place, prefix, ids))
+        row = self._start(Score(self._place, prefix, ids, temperature))
         try:
             result: tuple[list[TokenScore], Usage] = await row.result()
             return result

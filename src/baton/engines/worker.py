@@ -183,9 +183,9 @@ class Sample(Row):
 class Score(Row):
     """Scores given ids after a prefix."""
 
-    def __init__(self, place: Place, prefix: Prefix, ids: Sequence[int]):
+    def __init__(self, place: Place, prefix: Prefix, ids: Sequence[int], temperature: float):
         super().__init__(place, prefix)
-        self.ids = list(ids)
+        self.ids, self.temperature = list(ids), temperature
         self.scores: list[TokenScore] = []
         self.sought_prefix = prefix.extend(self.ids[:-1])
 
@@ -204,7 +204,7 @@ class Score(Row):
         if not len(logits):
             return
         start = len(self.scores)
-        self.scores.extend(sampling.scores(logits, self.ids[start : start + len(logits)]))
+        self.scores.extend(sampling.scores(logits, self.ids[start : start + len(logits)], self.temperature))
 
     def usage(self) -> Usage:
         return Usage(prompt=len(self.prefix), cached=self.cached or 0, sampled=len(self.ids))
