@@ -27,7 +27,23 @@ from baton.boundary import (
 )
 from baton.vocabulary import Vocabulary
 
-CUES = Cues(["Wait", "Wait,", "now", "Now,", "double-check", "check", "So ", "wait, but", "vérifie", "é"])
+CUES = Cues(
+    [
+        "Wait",
+        "Wait,",
+        "now",
+        "Now,",
+        "double-check",
+        "check",
+        "So ",
+        "wait, but",
+        "vérifie",
+        "é",
+        "因此",
+        "因此，",
+        "但",
+    ]
+)
 AB = Delimiter("aba")
 EOT, EOTH, TURN = 0, 1, 2
 
@@ -84,11 +100,14 @@ def delimiter_end(delimiter, context, text):
     return None
 
 
+HAN = "漢因此但也"
+
+
 def cue_end(words, context, text):
     whole = context + text
 
     def letter(i):
-        return 0 <= i < len(whole) and (whole[i].isalnum() or whole[i] == "_")
+        return 0 <= i < len(whole) and (whole[i].isalnum() or whole[i] == "_") and whole[i] not in HAN
 
     def word(i):
         return letter(i) or (letter(i - 1) and whole[i : i + 1] in ("'", "’") and letter(i + 1))
@@ -109,22 +128,24 @@ def cue_end(words, context, text):
 def sentence_end(context, text):
     context = context[-64:]
     whole, last = context + text, 0
-    for found in re.finditer(r"""[.!?…。！？]+(?:[])}"'”’*]|[.!?…。！？])*(?=(\s|\Z)?)|\n\n""", whole):
+    for found in re.finditer(r"""[.!?…．。！？]+(?:[])}"'”’*」]|[.!?…．。！？])*|\n\n""", whole):
         start, end = found.span()
-        before, run, blank = whole[:start], found.group(), whole[end : end + 1] not in ("", "\n", "\r")
+        before, run, following = whole[:start][-64:], found.group(), whole[end : end + 1]
+        marks = re.sub(r"""[])}"'”’*」]""", "", run)
         if run == "\n\n":
             if not whole[max(last, start - 64) : start].strip():
                 continue
-        elif found.group(1) is None and not re.search("[。！？]", run):
-            continue
-        elif found.group(1) and blank:
-            marks = re.sub(r"""[])}"'”’*]""", "", run)
-            if set(marks) == {"!"} and re.search(r"[\d)]$|(^|\W)[^\W\d_]$", before[-64:]):
+        elif following not in ("", "\n", "\r") and not re.search("[。！？]", run):
+            if not following.isspace() and (following not in HAN or (len(marks) > 1 and not set(marks) & {*"!?"})):
                 continue
-            short = r"(^|[^\w.])(e\.g|E\.g|i\.e|I\.e|[cC]f|vs|Mr|Mrs|Ms|Dr|Prof|St|Fig|Eq|Eqs|approx|resp|Sec|Thm)$"
-            if marks == "." and re.search(short, before[-64:]):
+            if marks == "…" and following in HAN:
                 continue
-            if marks == "." and re.search(r"(^|\n)[\s>#*_-]*\d\d?\d?$", before[-64:]):
+            if set(marks) == {"!"} and re.search(r"[\d)]$|(^|\W|[漢因此但也])[^\W\d_漢因此但也]$", before):
+                continue
+            short = r"(^|[^\w.]|[漢因此但也])([eE]\.g|[iI]\.e|[cC]f|vs|Mr|Mrs|Ms|Dr|Prof|St|Fig|Eq|Eqs|approx|resp|Sec|Thm)$"
+            if marks in (".", "．") and re.search(short, before):
+                continue
+            if marks in (".", "．") and re.search(r"(^|\n)[\s>#*_-]*\d\d?\d?$", before):
                 continue
         last = end
         if end > len(context):
@@ -152,7 +173,8 @@ def reference(until, context, text, thinking):
 
 
 PARTS = [
-    *" .!?\n,)\"'’*<abé漢。”…_-(n35",
+    *" .!?\n,)\"'’*<abé漢。”…_-(n35，．」",
+    *["因此", "但", "也因此，"],
     *["\n\n", "Wait", "Wait,", "now", " now", "know", "wait, but", "double-check", "check", "vérifie", "So "],
     *["3.14", "\n3. ", "e.g. ", "Dr.", "No. ", "n! ", "(n-1)!", "5!", "</think>", "</", "think>", "aba", "🙂", "The"],
 ]
@@ -290,6 +312,20 @@ def test_bytes_that_form_no_character_change_nothing_for_any_split(pieces, until
         ("It is 5!?", "It is 5!?"),
         ("Is it 5! ", None),
         ("也许。然后", "也许。"),
+        ("他说：「好！」然后", "他说：「好！」"),
+        ("（是的。）然后", "（是的。）"),
+        ("真的吗？！那么", "真的吗？！"),
+        ("所以 x = 5.因此", "所以 x = 5."),
+        ("对吗?那么", "对吗?"),
+        ("好! 那么", "好!"),
+        ("例如e.g. 这个。", "例如e.g. 这个。"),
+        ("嗯……我想...好", None),
+        ("嗯……\n我想", "嗯……"),
+        ("约为３．１４米．因此", "约为３．１４米．"),
+        ("\n1．首先看．然后", "\n1．首先看．"),
+        ("\n1.首先看。然后", "\n1.首先看。"),
+        ("共有5!种，即 n!种。然后", "共有5!种，即 n!种。"),
+        ("v1.2版，a.py文件。", "v1.2版，a.py文件。"),
         ("他说“好。”然后", "他说“好。”"),
         ("a title\n\nThen", "a title\n\n"),
         ("e.g.\n\nThen", "e.g."),
@@ -366,6 +402,11 @@ def test_a_cue_inside_a_word_never_fires(word):
         ("WAIT now", "now"),
         ("So it", "So"),
         ("vérifie !", "vérifie"),
+        ("我们因此得到", "因此"),
+        ("也因此，得到", "因此，"),
+        ("好的。但 x", "但"),
+        ("所以Wait，再看", "Wait"),
+        ("因now此", "now"),
     ],
 )
 def test_the_leftmost_and_then_the_longest_cue_fires_and_is_told(text, cue):
@@ -378,6 +419,13 @@ def test_the_leftmost_and_then_the_longest_cue_fires_and_is_told(text, cue):
 def test_a_comma_that_belongs_to_the_cue_is_kept_and_a_token_that_only_confirms_is_overshoot():
     assert outcome(["Wait", ",", " no"], [CUES]) == (CUES, "Wait,", 0)
     assert outcome(["Wait", " no", " more"], [CUES]) == (CUES, "Wait", 1)
+
+
+def test_a_chinese_cue_is_decided_by_its_own_last_token_unless_a_longer_one_may_follow():
+    assert outcome(["好，", "但", "是"], [Cues(["但"])])[1:] == ("好，但", 0)
+    assert outcome(["也因", "此", "，", "得"], [CUES])[1:] == ("也因此，", 0)
+    assert outcome(["也因", "此", "得"], [CUES])[1:] == ("也因此", 1)
+    assert outcome(["好", b"\xe4\xbd", b"\x86", "是"], [Cues(["但"])])[1:] == ("好但", 0)
 
 
 def test_a_cue_with_a_trailing_blank_leaves_no_blank_at_the_seam():
@@ -397,6 +445,7 @@ def test_a_cue_with_a_trailing_blank_leaves_no_blank_at_the_seam():
         (lambda: When(ENTROPY, "=", 1.0), r"when\.op: '=' is unknown"),
         (lambda: When(ENTROPY, ">", float("nan")), r"when\.threshold: nan"),
         (lambda: When(ENTROPY, ">", 1.0, after=-1), r"when\.after: -1"),
+        (lambda: When(ENTROPY, ">", 1.0, within=0), r"when\.within: 0 tokens all pass by when\.after \(0\)"),
         (lambda: SegmentMatcher([], BYTES, cap=0), r"cap: 0"),
     ],
 )
@@ -520,11 +569,17 @@ def features_run(entropies, until, text="abcdefgh", **options):
         (When(MARGIN, "<=", 0.5, keep=False), "a", 1),
         (When(ENTROPY, ">", 0.5, after=3), "abcd", 0),
         (When(ENTROPY, ">", 0.05, keep=False), "", 1),
+        (When(ENTROPY, ">", 0.5, within=3), "abc", 0),
+        (When(ENTROPY, ">", 0.5, after=3, within=4), "abcd", 0),
     ],
 )
 def test_a_feature_ends_the_segment_at_the_first_token_that_crosses(when, text, overshoot):
     matcher = features_run([0.1, 0.5, 0.9, 0.8, 0.1], [when])
     assert (matcher.ended_by, matcher.text, matcher.overshoot) == (when, text, overshoot)
+
+
+def test_a_feature_that_may_fire_at_the_first_tokens_only_lets_the_others_pass():
+    assert features_run([0.1, 0.5, 0.9, 0.8, 0.1], [When(ENTROPY, ">", 0.5, within=2)]).ended_by is None
 
 
 def test_a_missing_feature_is_an_error_that_names_it():

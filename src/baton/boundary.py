@@ -107,7 +107,8 @@ class Cues(TextBoundary):
     """Ends after a discourse cue: a whole word or phrase, case-sensitive, the leftmost and then the longest.
 
     "Wait," beats "Wait", "double-check" beats "check", and "know" or "now's" never fire "now". A cue that ends in a
-    letter is decided by the character after it. Blanks around a cue are dropped.
+    letter is decided by the character after it. Chinese and Japanese put no space between words, so next to their
+    characters a cue needs no word edge: "因此" fires in "我们因此得到". Blanks around a cue are dropped.
 
     Raises:
         ValueError: no cues, or an empty one.
@@ -143,10 +144,12 @@ class SentenceEnd(TextBoundary):
 
     - `.` `!` `?` `…`, runs of them ("?!", "...") and closers `) ] } " ' ” ’ *` end a sentence where white space or the
       text's end follows. So decimals, versions and file names do not ("3.14", "v1.2", "a.py").
-    - `。` `！` `？` need no white space after them (one character is awaited, as a closer may follow).
+    - `。` `！` `？` `｡` need no white space after them (one character is awaited, as a closer may follow). After the
+      others a Chinese or Japanese character does as well as white space ("x = 5.所以"), except after dots that are a
+      pause ("嗯……我想"). Full-width closers (`」` `）` `》` ...) close too, and `．` is a dot ("３．１４").
     - A blank line ends one too, after the two newlines, if something other than white space came since the last end.
 
-    Where a blank follows on the same line, these do not end a sentence:
+    Where a blank or such a character follows on the same line, these do not end a sentence:
 
     - a factorial: `!` after a digit, `)` or a word of one letter ("n! ways", "(n-1)! ways");
     - a list number: up to three digits and a dot at the start of a line, after any indent or Markdown mark ("3. Add");
@@ -181,11 +184,12 @@ class Cap(Boundary):
 class When(Boundary):
     """Ends at the first token whose feature crosses a threshold; `keep=False` leaves that token out, as overshoot.
 
-    `after` tokens of the segment pass before it can fire. Entropy in nats, the others are probabilities. The name is
-    the feature's unless given.
+    `after` tokens of the segment pass before it can fire, and only its first `within` tokens can fire (all if None).
+    Entropy in nats, the others are probabilities. The name is the feature's unless given.
 
     Raises:
-        ValueError: an unknown feature or operator, a threshold that is not a number, or a negative `after`.
+        ValueError: an unknown feature or operator, a threshold that is not a number, a negative `after`, or a `within`
+            that leaves no token to fire at.
     """
 
     feature: Feature
@@ -193,6 +197,7 @@ class When(Boundary):
     threshold: float
     keep: bool = True
     after: int = 0
+    within: int | None = None
     name: str = field(default="", kw_only=True)
 
     def __post_init__(self) -> None:
@@ -204,12 +209,15 @@ class When(Boundary):
             raise ValueError("when.threshold: nan never fires; give a number")
         if self.after < 0:
             raise ValueError(f"when.after: {self.after} is negative; use 0 or more tokens")
+        if self.within is not None and self.within <= self.after:
+            raise ValueError(f"when.within: {self.within} tokens all pass by when.after ({self.after}); use more")
         object.__setattr__(self, "feature", Feature(self.feature))
         object.__setattr__(self, "name", self.name or self.feature.value)
 
-    def crossed(self, value: float) -> bool:
-        """Whether `value` is on the firing side of the threshold."""
-        return _COMPARE[self.op](value, self.threshold)
+    def fires(self, token: int, value: float) -> bool:
+        """Whether it fires at the segment's token number `token` (from 1), whose feature is `value`."""
+        in_reach = self.after < token and (self.within is None or token <= self.within)
+        return in_reach and _COMPARE[self.op](value, self.threshold)
 
 
 @dataclass(frozen=True)
@@ -360,7 +368,7 @@ class SegmentMatcher:
         for order, when in self._whens:
             if when.feature not in features:
                 raise ValueError(f"features: no {when.feature.value} for this token; let the engine read it for {when}")
-            if len(self.ids) > when.after and when.crossed(features[when.feature]):
+            if when.fires(len(self.ids), features[when.feature]):
                 kept = len(self.ids) - (not when.keep)
                 self._endings.append(_Ending(self._text.byte_after(kept), kept, order, when))
 

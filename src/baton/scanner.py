@@ -123,9 +123,17 @@ def _begun(words: Iterable[str], before: bytes = b"", after: bytes = b"") -> re.
     return re.compile(b"(?=[" + first + b"])" + before + b"(?:" + b"|".join(whole + unfinished) + b")")
 
 
+_CJK = (
+    "\u3005-\u3007\u3040-\u30ff\u3100-\u312f\u31a0-\u31bf\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
+    "\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+)
+"""Characters of scripts that put no space between words: Han, kana, bopomofo."""
+_LETTER = rf"[^\W{_CJK}]"
+"""A letter, digit or underscore of a script that does."""
+_WORDLIKE = re.compile(_LETTER)
 # An apostrophe inside a word belongs to the word.
-_WORD_BEGINS = r"(?:(?<!\w)(?<!\w['’])|(?=\W))"
-_WORD_ENDS = r"(?!\w|['’]\w)"
+_WORD_BEGINS = rf"(?:(?<!{_LETTER})(?<!{_LETTER}['’])|(?!{_LETTER}))"
+_WORD_ENDS = rf"(?!{_LETTER}|['’]{_LETTER})"
 
 
 @dataclass(frozen=True)
@@ -161,9 +169,9 @@ class Literals:
 
     @classmethod
     def of_cues(cls, words: Sequence[str]) -> Literals:
-        """Finds whole words, the leftmost and then the longest."""
+        """Finds whole words (between CJK characters: the words wherever they stand), the leftmost, then the longest."""
         ordered = sorted(words, key=len, reverse=True)
-        wordlike = [word for word in ordered if re.match(r"\w", word[-1])]
+        wordlike = [word for word in ordered if _WORDLIKE.match(word[-1])]
         whole = "|".join(re.escape(word) + (_WORD_ENDS if word in wordlike else "") for word in ordered)
         undecided = {word + after for word in wordlike for after in ("", "'", "’")}
         return cls(
@@ -195,16 +203,18 @@ class LiteralScanner(_Search):
         return match and _Candidate(match.start(), match.end(), match.group() if literals.cues else None)
 
 
-_TERMINATORS, _WIDE, _CLOSERS = ".!?…", "。！？", ")]}\"'”’*"
+_TERMINATORS, _WIDE, _CLOSERS = ".!?…．", "。！？｡", ")]}\"'”’*）］｝」』】》〉〕｣＂＇"
 _SENTENCE_CANDIDATE = re.compile(f"[{_TERMINATORS}{_WIDE}][{_TERMINATORS}{_WIDE}{re.escape(_CLOSERS)}]*|\n")
-_FACTORIAL = re.compile(r"(?:\d|\)|(?<!\w)[^\W\d_])\Z")
+_STOPS = (".", "．")
+_FACTORIAL = re.compile(rf"(?:\d|\)|(?<!{_LETTER})[^\W\d_{_CJK}])\Z")
 _LIST_NUMBER = re.compile(r"(?:^|\n)[ \t>#*_-]*\d{1,3}\Z")
 _ABBREVIATION = re.compile(
-    r"(?<![\w.])(?:[eE]\.g|[iI]\.e|[cC]f|vs|Mrs?|Ms|Dr|Prof|St|Fig|Eqs?|approx|resp|Sec|Thm)\Z"
+    rf"(?<!{_LETTER})(?<!\.)(?:[eE]\.g|[iI]\.e|[cC]f|vs|Mrs?|Ms|Dr|Prof|St|Fig|Eqs?|approx|resp|Sec|Thm)\Z"
 )
 _REACH = 64
+_FOLLOWS = re.compile(rf"[\s{_CJK}]")
 # A terminator that a letter or digit follows in the same token is decided: it ends nothing.
-SENTENCE_BEGUN = re.compile(rb"[.!?](?![0-9A-Za-z])|\n(?:\n|\Z)|" + _begun("…" + _WIDE).pattern)
+SENTENCE_BEGUN = re.compile(rb"[.!?](?![0-9A-Za-z])|\n(?:\n|\Z)|" + _begun("…．" + _WIDE).pattern)
 
 
 class SentenceScanner(_Search):
@@ -237,15 +247,18 @@ class SentenceScanner(_Search):
 def _ends_sentence(text: str, start: int, end: int) -> bool:
     """Whether the terminators and closers `text[start:end]` end a sentence; nothing after them means the text's end."""
     run, following = text[start:end], text[end : end + 1]
-    if following and not following.isspace():
-        return any(c in _WIDE for c in run)
-    if not following or following in "\r\n":
+    if any(c in _WIDE for c in run) or not following or following in "\r\n":
         return True
+    if not _FOLLOWS.match(following):
+        return False
     before = text[max(0, start - _REACH) : start]
     terminators = "".join(c for c in run if c not in _CLOSERS)
     if not terminators.strip("!"):
         return not _FACTORIAL.search(before)
-    return terminators != "." or not (_ABBREVIATION.search(before) or _LIST_NUMBER.search(before))
+    if terminators in _STOPS:
+        return not (_ABBREVIATION.search(before) or _LIST_NUMBER.search(before))
+    # Dots between CJK characters are a pause.
+    return following.isspace() or bool(terminators.strip(".…．"))
 
 
 class TokenText:
