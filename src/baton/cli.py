@@ -174,25 +174,24 @@ def calibrate_cues(
     temperature: Annotated[float, typer.Option(help="Of the target's traces.")] = 0.6,
     task: Annotated[Path | None, typer.Option(help="JSONL or Parquet file of questions; nano's if left out.")] = None,
     traces: Annotated[Path | None, typer.Option(help="A traces.jsonl of the target to use instead.")] = None,
-    candidates: Annotated[Path | None, typer.Option(help="File with a candidate cue a line.")] = None,
+    candidates: Annotated[
+        str, typer.Option(help="Candidate cues: english, chinese, both, or a file with one a line.")
+    ] = "english",
     work: Annotated[Path | None, typer.Option(help="Folder of traces and margins; a second call resumes.")] = None,
     concurrency: Annotated[int, typer.Option(help="Traces in flight.")] = 16,
     seed: Annotated[int, typer.Option(help="Seed of the sampling and the bootstrap.")] = 0,
 ) -> None:
     """Find the discourse cues after which the rest of the sentence is easy, and write a profile for `relaygen`."""
-    from baton.calibrate.cues import CANDIDATES, Settings
+    from baton.calibrate.cues import Settings, candidates_from
 
     with _input():
-        words = CANDIDATES
-        if candidates is not None:
-            words = tuple(w for w in candidates.read_text(encoding="utf-8").splitlines() if w.strip())
         settings = Settings(
             questions=questions,
             samples=samples,
             scored_by=scored_by,
             rule=rule,
             min_segments=min_segments,
-            candidates=words,
+            candidates=candidates_from(candidates),
             seed=seed,
             concurrency=concurrency,
         )

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from baton.calibrate import cues
-from baton.calibrate.cues import CANDIDATES, Margins, Settings, choose, cue_regions
+from baton.calibrate.cues import (
+    CANDIDATES,
+    CHINESE_CANDIDATES,
+    Margins,
+    Settings,
+    candidates_from,
+    choose,
+    cue_regions,
+)
 from baton.calibrate.profile import CueProfile
 from baton.engines.base import TokenScore
 from baton.generation import Options
@@ -47,6 +55,23 @@ def test_a_cue_inside_another_cues_region_has_a_region_of_its_own():
 
 def test_a_cue_at_the_very_end_has_no_region():
     assert regions("This is so. So", ["So", "so"]) == []
+
+
+def test_chinese_cues_are_found_without_word_edges_and_their_region_ends_at_a_full_width_stop():
+    found = [
+        (r.cue, "".join("我们因此得到3.5。等等，再检查一下。"[r.start : r.end]))
+        for r in cue_regions("我们因此得到3.5。等等，再检查一下。", CHINESE_CANDIDATES)
+    ]
+    assert found == [("因此", "得到3.5。"), ("等等，", "再检查一下。"), ("检查一下", "。")]
+
+
+def test_candidates_come_from_a_shipped_list_or_a_file(tmp_path):
+    (tmp_path / "mine.txt").write_text("Wait,\n\n因此\n", encoding="utf-8")
+    assert candidates_from(str(tmp_path / "mine.txt")) == ("Wait,", "因此")
+    assert candidates_from("chinese") == CHINESE_CANDIDATES
+    assert len(set(candidates_from("both"))) == 91 + len(CHINESE_CANDIDATES)
+    with pytest.raises(ValueError, match="candidates: 'klingon' is no file; give one, or one of english, chinese"):
+        candidates_from("klingon")
 
 
 def known_truth(seed: int, easy=0.9, hard=0.5, questions=30) -> list[Margins]:
@@ -111,6 +136,13 @@ def test_a_bare_cue_is_dropped_where_it_would_fire_on_a_rejected_longer_one():
     profile = choose(margins, Settings(candidates=("So", "So,")))
     assert profile.cues == []
     assert {s.cue: s.dropped for s in profile.statistics}["So"] == "would fire on 'So,', which was rejected"
+
+
+def test_a_chinese_cue_is_dropped_where_a_rejected_one_holds_it():
+    sure, unsure = "但abcd。", "不但abcd。"
+    margins = [Margins(f"q{q}\x1f0", f"q{q}", [*sure, *unsure], [0.9] * 7 + [0.3] * 8) for q in range(20)]
+    profile = choose(margins, Settings(candidates=("但", "不但")))
+    assert {s.cue: s.dropped for s in profile.statistics}["但"] == "would fire on '不但', which was rejected"
 
 
 def test_a_profile_reads_back_as_it_was_written(tmp_path):

@@ -46,6 +46,69 @@ CANDIDATES: tuple[str, ...] = (
 )
 """RelayGen's 91 candidate cues: 22 stems, capitalised and not, bare and with a comma, and three verbs of checking."""
 
+_CHINESE_STEMS = (
+    *(
+        "因此",
+        "所以",
+        "于是",
+        "从而",
+        "同样",
+        "类似地",
+        "另外",
+        "此外",
+        "或者",
+        "等等",
+        "等一下",
+        "不对",
+        "嗯",
+        "但是",
+        "但",
+    ),
+    *(
+        "然而",
+        "不过",
+        "可是",
+        "也许",
+        "可能",
+        "哦",
+        "啊",
+        "再次",
+        "现在",
+        "具体来说",
+        "也就是说",
+        "换句话说",
+        "接下来",
+        "然后",
+    ),
+    *("那么", "首先", "其次", "最后", "总之", "综上", "综上所述", "由此可得", "注意到"),
+)
+CHINESE_CANDIDATES: tuple[str, ...] = (
+    *(form for stem in _CHINESE_STEMS for form in (stem, f"{stem}，")),
+    "检查",
+    "检查一下",
+    "验证",
+    "验证一下",
+)
+"""Candidate cues of Chinese text: connectives and turns of thought, bare and with a full-width comma, and checking."""
+
+LANGUAGES = {"english": CANDIDATES, "chinese": CHINESE_CANDIDATES, "both": CANDIDATES + CHINESE_CANDIDATES}
+
+
+def candidates_from(source: str) -> tuple[str, ...]:
+    """The shipped list of that name (`english`, `chinese`, `both`), or a file with a candidate cue a line.
+
+    Raises:
+        ValueError: there is neither such a list nor such a file.
+    """
+    if source in LANGUAGES:
+        return LANGUAGES[source]
+    try:
+        lines = Path(source).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        raise ValueError(f"candidates: {source!r} is no file; give one, or one of {', '.join(LANGUAGES)}") from None
+    return tuple(line for line in lines if line.strip())
+
+
 RESAMPLES = 2000
 LEVEL = 0.05
 
@@ -358,8 +421,15 @@ def _overlaps(chosen: Iterable[str], rejected: Sequence[str]) -> dict[str, str]:
         cue: f"would fire on {longer!r}, which was rejected"
         for cue in chosen
         for longer in rejected
-        if longer != cue and longer.startswith(cue) and not longer[len(cue)].isalnum()
+        if longer != cue and _fires(cue, longer)
     }
+
+
+def _fires(cue: str, text: str) -> bool:
+    scanner = Cues([cue]).scanner("")
+    scanner.feed(text)
+    scanner.close()
+    return scanner.found is not None
 
 
 async def _each(items: Iterable[T], work: Callable[[T], Awaitable[None]], concurrency: int) -> None:
