@@ -266,6 +266,86 @@ def test_appended_tokens_count_as_written_by_their_role_and_end_the_text():
     assert trace.finish == "end_of_text"
 
 
+def test_whole_alternatives_grow_side_by_side_and_one_of_them_is_kept():
+    scripts = {0: "one.\n\ntwo.</think>bad<eos>", 1: "three.\n\n</think>good<eos>"}
+    chosen: dict[int, str] = {}
+
+    def script(text, seed):
+        text_of_seed = chosen.setdefault(seed, scripts[min(len(chosen), 1)]) if not text else None
+        return next(t for t in ([text_of_seed] if text_of_seed else scripts.values()) if t.startswith(text))[
+            len(text) :
+        ]
+
+    async def policy(gen):
+        pending = [gen.complete("draft", [STEP], branch=k) for k in range(2)]
+        lasts = [await p for p in pending]
+        assert [s.text for s in gen.path(lasts[0])] == ["one.\n\n", "two.</think>", "bad"]
+        assert gen.text == ""
+        gen.commit(lasts[1])
+        assert gen.finished
+
+    trace = answer(policy, draft=script)
+    assert trace.text == "three.\n\n</think>good"
+    assert [s.text for s in trace.segments if not s.kept] == ["one.\n\n", "two.</think>", "bad"]
+
+
+def test_an_alternative_closes_its_own_thinking_where_the_reserve_begins():
+    endless = lambda text, seed: "one " * 99  # noqa: E731
+
+    async def policy(gen):
+        last = await gen.complete("draft")
+        assert [(s.role, len(s.ids), s.ended_by.name) for s in gen.path(last)] == [
+            ("draft", 15, "budget"),
+            ("inserted", 1, "end_of_thinking"),
+            ("draft", 5, "budget"),
+        ]
+        gen.commit(last)
+
+    trace = answer(policy, draft=endless, budget=Budget(tokens=20, answer_reserve=5))
+    assert trace.text.count("</think>") == 1
+    assert trace.finish == "length"
+    assert trace.tokens() == 20
+
+
+def test_a_discarded_alternative_stops_writing():
+    slow = ScriptedEngine("draft", "one.\n\ntwo.\n\n</think>good<eos>", delay=1.0)
+
+    async def policy(gen):
+        pending = gen.complete("draft", [STEP])
+        await asyncio.sleep(2.5)
+        gen.discard(gen.trace.segments[0])
+        await asyncio.sleep(5.0)
+        assert [entry.cancelled for entry in slow.log] == [False, True], "and nothing was started after them"
+        with pytest.raises(RouterError, match="discarded"):
+            await pending
+        await gen.write("target", [STEP])
+
+    answer(policy, draft=slow)
+    assert slow.running == 0
+
+
+def test_text_inserted_below_an_uncommitted_segment_is_part_of_that_alternative_only():
+    async def policy(gen):
+        step = await gen.propose("draft", [STEP])
+        hint = gen.insert("two ", why="test", after=step)
+        assert gen.text == ""
+        assert gen.view("draft", hint) == (*step.ids, *hint.ids)
+        gen.discard(step)
+        await gen.write("target", [STEP])
+
+    assert answer(policy).text == "one. Wait, two three.\n\n"
+
+
+def test_many_alternatives_of_many_steps_are_no_lack_of_progress():
+    steps = "one.\n\n" * 150 + "</think>answer<eos>"
+
+    async def policy(gen):
+        lasts = [await p for p in [gen.complete("draft", [STEP], branch=k) for k in range(8)]]
+        gen.commit(lasts[0])
+
+    assert answer(policy, draft=steps).finish == "end_of_text"
+
+
 def test_a_probe_never_enters_the_answer_and_leaves_its_session_free():
     target = ScriptedEngine("target", lambda text, seed: "7" if text.endswith("score: ") else ANSWER[len(text) :])
 

@@ -44,8 +44,11 @@ GIVEN = End("given")
 CONTEXT_CHARACTERS = 64
 """Text before a segment that its boundaries can look back on; longer than any cue or delimiter."""
 
+RESERVE_REACHED = "the answer's reserve was reached"
+"""Why Generation closes thinking."""
+
 PATIENCE = 1000
-"""Segments a router may start without a kept token before it is taken to be stuck."""
+"""Segments a router may start after one token of the answer before it is taken to be stuck."""
 
 T = TypeVar("T")
 
@@ -132,6 +135,8 @@ class _Node:
     """The scorer that last scored it, and the tokens that took."""
     calls: list[tuple[asyncio.Task[Any], list[_Node]]] = field(default_factory=list)
     """Helper calls about it, each with all the nodes it is about."""
+    tries: int = 0
+    """Segments begun after it, or after empty ones behind it."""
     matcher: SegmentMatcher | None = None
     streamed: bool = False
     shown: int = 0
@@ -145,6 +150,13 @@ class _Node:
             node = node.parent
         out.append(node)
         return out[::-1]
+
+    def last_written(self) -> _Node:
+        """The last node of the path that has tokens, or the root."""
+        node = self
+        while node.parent is not None and not node.segment.ids:
+            node = node.parent
+        return node
 
     def descends_from(self, other: _Node) -> bool:
         node: _Node | None = self
@@ -271,7 +283,6 @@ class Generation:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._turns: dict[tuple[Role, str], list[int]] = {}
         self._finish = ""
-        self._idle = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     # State ----------------------------------------------------------------------------------------------------------
@@ -315,6 +326,14 @@ class Generation:
         at = self._node(node)
         role = self._role(role)
         return tuple(self._prefix(at, role).ids(self._root.prefixes[role].length))
+
+    def path(self, node: Segment) -> list[Segment]:
+        """The segments from behind the head to `node`, in order."""
+        return [n.segment for n in self._node(node).path() if n.descends_from(self._head) and n is not self._head]
+
+    def vocabulary(self, role: str) -> Vocabulary:
+        """The token ids of `role`'s model: their number, their bytes, and how text becomes ids."""
+        return self._vocabulary[self._role(role)]
 
     def rng(self, key: str) -> random.Random:
         """Seeded randomness: the same for the same run seed, question, sample and `key`."""
@@ -400,14 +419,34 @@ class Generation:
         self.commit(segment)
         return segment
 
-    def insert(self, text: str, why: str) -> Segment:
-        """Commits text that neither model wrote; it stays outside the target share. `why` goes into the trace."""
-        vocabulary = self._vocabulary[Role.TARGET]
-        return self._attach(Role.INSERTED, Kind.INSERT, self._encode(vocabulary, text), detail=why)
+    def complete(
+        self,
+        role: str,
+        until: Sequence[Boundary] = (),
+        after: Segment | None = None,
+        branch: int = 0,
+        read: Read = NOTHING,
+    ) -> PendingCall[Segment]:
+        """Writes an answer to its end below `after`, uncommitted, one segment for each boundary of `until`.
+
+        Gives its last segment: `path` has all of them, committing it keeps the answer. Alternatives need branches of
+        their own; each has the whole budget, and thinking is closed where its part of the budget is spent. Discarding
+        the first segment of the path cancels the rest.
+        """
+        first = self.start(role, until, after, 1, branch, read)
+        return self._call(self._complete(first, role, until, read), [first._node])
+
+    def insert(self, text: str, why: str, after: Segment | None = None) -> Segment:
+        """Text that neither model wrote; it stays outside the target share. `why` goes into the trace.
+
+        Committed at the head, or uncommitted after `after`.
+        """
+        ids = self._encode(self._vocabulary[Role.TARGET], text)
+        return self._attach(Role.INSERTED, Kind.INSERT, ids, self._node(after), keep=after is None, detail=why)
 
     def append(self, role: str, ids: Sequence[int]) -> Segment:
-        """Commits tokens taken from a scoring pass of `role` (its vocabulary); they count as written by it."""
-        return self._attach(self._role(role), Kind.APPEND, list(ids))
+        """Commits tokens that `role` wrote elsewhere, such as in a scoring pass (its vocabulary): written by it."""
+        return self._attach(self._role(role), Kind.APPEND, list(ids), self._head)
 
     # Judging --------------------------------------------------------------------------------------------------------
 
@@ -561,6 +600,7 @@ class Generation:
                     self._discard(child)
         for link in fresh:
             self._keep(link)
+        self._close_thinking()
 
     def discard(self, node: Segment) -> None:
         """Drops a segment and everything below it, and cancels what is in flight there.
@@ -662,9 +702,10 @@ class Generation:
             if child.optimistic and same and not child.dead:
                 child.optimistic = False
                 return Pending(self, child)
-        self._idle += 1
-        if self._idle > PATIENCE:
-            raise RouterError(f"no token was kept in the last {PATIENCE} segments; the router makes no progress")
+        place = parent.last_written()
+        place.tries += 1
+        if place.tries > PATIENCE:
+            raise RouterError(f"no token followed in {PATIENCE} segments from one place; the router makes no progress")
         node = self._new(role, Kind.WRITE, parent, until, read, branch)
         room = self._room(parent)
         if room == 0:
@@ -700,21 +741,34 @@ class Generation:
         node.tail = (parent.tail + segment.text)[-CONTEXT_CHARACTERS:]
         node.phase = Phase.ANSWER if segment.ended_by is END_OF_THINKING else parent.phase
 
-    def _attach(self, role: Role, kind: Kind, ids: list[int], detail: str | None = None) -> Segment:
-        """Commits given tokens at the head, up to whatever ends a segment."""
+    async def _complete(self, first: Pending, role: str, until: Sequence[Boundary], read: Read) -> Segment:
+        at = await first
+        while at.ended_by not in (END_OF_TEXT, CANCELLED):
+            if at.ended_by is BUDGET:
+                if at.phase is Phase.ANSWER:
+                    break
+                at = self.insert(THINK_END, RESERVE_REACHED, after=at)
+            at = await self.propose(role, until, at, read=read)
+        return at
+
+    def _attach(
+        self, role: Role, kind: Kind, ids: list[int], parent: _Node, *, keep: bool = True, detail: str | None = None
+    ) -> Segment:
+        """Adds given tokens below `parent`, up to whatever ends a segment, and commits them if asked to `keep`."""
         if self._finish:
             raise RouterError(f"{kind}: the answer is finished; check gen.finished")
         vocabulary = self._vocabulary[Role.TARGET if role is Role.INSERTED else role]
-        node = self._new(role, kind, self._head, (), NOTHING, 0)
-        room = None if role is Role.INSERTED else self._room(self._head)
-        thinking = self._head.phase is Phase.THINKING
-        matcher = SegmentMatcher((), vocabulary, context=self._head.tail, thinking=thinking, cap=room)
+        node = self._new(role, kind, parent, (), NOTHING, 0)
+        room = None if role is Role.INSERTED else self._room(parent)
+        thinking = parent.phase is Phase.THINKING
+        matcher = SegmentMatcher((), vocabulary, context=parent.tail, thinking=thinking, cap=room)
         ended = any(matcher.push(i) for i in ids)
         segment = node.segment
         segment.ended_by, segment.detail = matcher.ended_by or GIVEN, detail
         segment.first = segment.last = segment.submitted
         self._settle(node, ids[: matcher.kept] if ended else ids)
-        self.commit(segment)
+        if keep:
+            self.commit(segment)
         return segment
 
     def _encode(self, vocabulary: Vocabulary, text: str) -> list[int]:
@@ -743,14 +797,15 @@ class Generation:
         segment.kept_tokens = 0 if segment.role is Role.INSERTED else len(segment.ids)
         self._show(node, len(segment.ids))
         self._head = node
-        self._idle = 0 if segment.ids else self._idle
         if segment.ended_by is END_OF_TEXT:
             self._finish = "end_of_text"
-        elif self._room(node) == 0:
-            if node.phase is Phase.THINKING:
-                self.insert(THINK_END, why="the answer's reserve was reached")
-            else:
-                self._finish = "length"
+        elif self._room(node) == 0 and node.phase is Phase.ANSWER:
+            self._finish = "length"
+
+    def _close_thinking(self) -> None:
+        """Ends thinking where only the answer's reserve is left."""
+        if not self._finish and self._head.phase is Phase.THINKING and self._room(self._head) == 0:
+            self.insert(THINK_END, RESERVE_REACHED)
 
     def _discard(self, node: _Node) -> None:
         node.dead = True
