@@ -142,7 +142,7 @@ def sentence_end(context, text):
                 continue
             if set(marks) == {"!"} and re.search(r"[\d)]$|(^|\W|[漢因此但也])[^\W\d_漢因此但也]$", before):
                 continue
-            short = r"(^|[^\w.]|[漢因此但也])([eE]\.g|[iI]\.e|[cC]f|vs|Mr|Mrs|Ms|Dr|Prof|St|Fig|Eq|Eqs|approx|resp|Sec|Thm)$"
+            short = r"(^|[^\w.]|[漢因此但也])([eEiI]\.[ge]|[cC]f|vs|Mrs?|Ms|Dr|Prof|St|Fig|Eqs?|approx|resp|Sec|Thm)$"
             if marks in (".", "．") and re.search(short, before):
                 continue
             if marks in (".", "．") and re.search(r"(^|\n)[\s>#*_-]*\d\d?\d?$", before):
