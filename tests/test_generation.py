@@ -416,6 +416,22 @@ def test_a_probe_can_ask_as_the_user_after_the_text_so_far_and_with_sampling_of_
     assert (trace.decisions[0].scorer, trace.decisions[0].helper_tokens) == ("probe:target", new)
 
 
+def test_a_probe_about_a_step_is_a_score_during_which_an_optimistic_draft_goes_on():
+    draft = ScriptedEngine("draft", ANSWER, delay=0.1)
+
+    async def policy(gen):
+        step = await gen.propose("draft", [STEP])
+        await gen.probe("target", after=step)
+        gen.commit(step)
+        await gen.probe("target")
+        assert gen.text_of("draft", (await gen.propose("draft", [STEP])).ids) == "step.</think>"
+
+    target = ScriptedEngine("target", lambda text, seed: "7", first_delay=5.0)
+    trace = answer(policy, target, draft, optimistic=True)
+    assert [c.text for c in draft.log] == ["", "one. Wait, two three.\n\n"]
+    assert trace.segments[2].submitted == pytest.approx(trace.segments[0].last)
+
+
 def test_logprob_is_of_the_temperature_asked():
     draft = ScriptedEngine("draft", ANSWER, likes=lambda text, token: -2.0)
 

@@ -335,6 +335,10 @@ class Generation:
         """The token ids of `role`'s model: their number, their bytes, and how text becomes ids."""
         return self._vocabulary[self._role(role)]
 
+    def text_of(self, role: str, ids: Sequence[int]) -> str:
+        """Text of token ids in `role`'s vocabulary."""
+        return self._vocabulary[self._role(role)].text_of(ids)
+
     def rng(self, key: str) -> random.Random:
         """Seeded randomness: the same for the same run seed, question, sample and `key`."""
         return random.Random(self._seed(key))
@@ -550,6 +554,8 @@ class Generation:
         node = self._new(speaker, Kind.PROBE, parent, tuple(until), read, branch)
         node.segment.detail = suffix or None
         call = Call(prefix, matcher, cap, sampling or self.options.sampling, node.segment.seed, read)
+        if self.options.optimistic and parent is not self._head:
+            self._start_optimistically(parent)
         node.task = self._spawn(self._drive(node, call))
         segment = await Pending(self, node)
         # Nothing can follow a probe: its session is free for the answer again.
@@ -726,7 +732,8 @@ class Generation:
     def _start_optimistically(self, node: _Node) -> None:
         """Guesses that the step is accepted and the router then asks for the same kind of step again."""
         segment = node.segment
-        if segment.kind is Kind.WRITE and segment.ended_by is not END_OF_TEXT and self._room(node):
+        begun = any(c.segment.kind is Kind.WRITE and not c.dead for c in node.children)
+        if segment.kind is Kind.WRITE and segment.ended_by is not END_OF_TEXT and self._room(node) and not begun:
             self._begin(segment.role, node.until, node, 0, node.read)._node.optimistic = True
 
     def _settle(self, node: _Node, ids: Sequence[int]) -> None:
