@@ -52,6 +52,150 @@ class ModelConfig(Strict):
     revision: str | None = None
 
 
+class WeightsConfig(Strict):
+    """A scorer's own model."""
+
+    model: str = Field(min_length=1)
+    """A folder (absolute, or relative to the YAML's folder) or a hub id; safetensors."""
+    device: str = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """`auto`: float32 on a CPU, the checkpoint's own elsewhere."""
+    max_batch: int = Field(default=32, ge=1)
+    """Sequences in one forward."""
+    trust_remote_code: bool = False
+    revision: str | None = None
+
+
+class PrmConfig(WeightsConfig):
+    """A process reward model."""
+
+    kind: Literal["prm"]
+    format: Literal["skywork", "qwen", "math-shepherd", "rlhflow", "token-classification"] = "token-classification"
+    """How the model wants its input and where its scores are read."""
+    separator: str | None = None
+    """What closes a step. Skywork: a line break if null. Token classification: null reads the pair's own token ids at
+    the end of each step; a text makes the input from texts, each step closed by it."""
+    aggregate: Literal["last", "min", "mean", "product"] = "last"
+    """Which score of an answer's steps so far counts."""
+    cache_mb: int = Field(default=1024, ge=0)
+    """Bound on remembered keys and values, in MiB; 0 remembers nothing."""
+
+
+class JudgeTemplateConfig(Strict):
+    """Prompts of your own; `{question}`, `{steps}`, `{step}`, and of two steps `{a}` and `{b}`, are replaced."""
+
+    score: str | None = None
+    """Asks for a score of one step, 0 to 9."""
+    compare: str | None = None
+    """Asks whether two steps say the same."""
+    system: str | None = None
+    begin: str = ""
+    """How the reply begins; the next token is read."""
+    same: list[str] = Field(default=["same"], min_length=1)
+    """Words that mean yes, lower case."""
+    different: list[str] = Field(default=["different"], min_length=1)
+
+    @model_validator(mode="after")
+    def _asks(self) -> JudgeTemplateConfig:
+        if self.score is None and self.compare is None:
+            raise ValueError("score: it is missing, and so is compare; write at least one of the two prompts")
+        for name, text, wanted in (("score", self.score, ("{step}",)), ("compare", self.compare, ("{a}", "{b}"))):
+            for place in wanted:
+                if text is not None and place not in text:
+                    raise ValueError(f"{name}: the prompt has no {place}; put it where the step belongs")
+        return self
+
+
+JUDGE_TEMPLATES = ("nano", "specreason", "lookahead")
+
+
+class JudgeConfig(Strict):
+    """A language model that is asked about steps."""
+
+    kind: Literal["judge"]
+    role: Literal["target", "draft"] | None = None
+    """Whose model judges; or `model`, one of its own."""
+    model: Annotated[ModelConfig, _keyed("model")] | None = None
+    template: Annotated[str | JudgeTemplateConfig, BeforeValidator(lambda value: _template(value))] = "specreason"
+    """`nano`, `specreason`, `lookahead`, or prompts of your own."""
+    read: Literal["greedy", "expected"] = "greedy"
+    """The likeliest token, or the expectation over the tokens that are an answer."""
+    top: int = Field(default=10, ge=1)
+    """Likeliest tokens looked at."""
+
+    @model_validator(mode="after")
+    def _has_a_model(self) -> JudgeConfig:
+        if (self.role is None) == (self.model is None):
+            which = "it is missing, and so is model" if self.role is None else f"{self.role!r} stands beside a model"
+            raise ValueError(f"role: {which}; set role to target or draft, or model to one of its own")
+        if isinstance(self.template, str) and self.template not in JUDGE_TEMPLATES:
+            known = ", ".join(JUDGE_TEMPLATES)
+            hint = _nearest(self.template, JUDGE_TEMPLATES)
+            raise ValueError(f"template: {self.template!r} is unknown{hint}; use one of {known}, or write prompts")
+        return self
+
+
+class EmbeddingConfig(WeightsConfig):
+    """An encoder whose embeddings of two steps are compared."""
+
+    kind: Literal["embedding"]
+    library: Literal["transformers", "sentence-transformers"] = "transformers"
+    """`transformers`: the mean (or first) state; the other runs whatever modules the checkpoint has."""
+
+
+class ConfidenceConfig(Strict):
+    """How sure a model of the pair is of a step."""
+
+    kind: Literal["confidence"]
+    role: Literal["target", "draft"] = "draft"
+    statistic: Literal["mean", "min", "entropy", "margin"] = "mean"
+
+
+class CallableConfig(Strict):
+    """A function of your own."""
+
+    kind: Literal["callable"]
+    function: str = Field(pattern=r"^[\w.]+:\w+$")
+    """`package.module:name`; takes a `ScoreRequest`, gives a number."""
+    arguments: dict[str, Any] = {}
+    """Keyword arguments of every call."""
+    timeout_s: float | None = Field(default=60.0, gt=0)
+    concurrency: int = Field(default=8, ge=1)
+
+
+ScorerConfig = PrmConfig | JudgeConfig | EmbeddingConfig | ConfidenceConfig | CallableConfig
+SCORERS: dict[str, type[Strict]] = {
+    "prm": PrmConfig,
+    "judge": JudgeConfig,
+    "embedding": EmbeddingConfig,
+    "confidence": ConfidenceConfig,
+    "callable": CallableConfig,
+}
+
+
+def _scorer(value: Any) -> Any:
+    """A scorer's fields by its kind, so that a mistake is told about that kind and no other."""
+    if isinstance(value, Strict):
+        return value
+    kind = value.get("kind") if isinstance(value, dict) else None
+    if kind not in SCORERS:
+        hint = _nearest(str(kind), list(SCORERS))
+        raise ValueError(f"kind: {kind!r} is unknown{hint}; use one of {', '.join(SCORERS)}")
+    return _one_of(SCORERS[kind], value)
+
+
+def _template(value: Any) -> Any:
+    return _one_of(JudgeTemplateConfig, value) if isinstance(value, dict) else value
+
+
+def _one_of(model: type[Strict], value: dict[str, Any]) -> Strict:
+    """Builds the member of a union that is meant; a mistake is told as of that member's field."""
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise ValueError(_line(model, dict(error.errors()[0]))) from None
+
+
 class PairConfig(Strict):
     """A target, a draft, and how they are sampled unless a recipe says otherwise."""
 
@@ -66,6 +210,8 @@ class PairConfig(Strict):
     """Whether the chat template is asked for a thinking phase."""
     cues: str | None = None
     """Cue profile of the pair, for routers that need one: a path relative to the YAML's folder, or `nano:cues`."""
+    scorers: dict[str, Annotated[ScorerConfig, BeforeValidator(_scorer)]] = {}
+    """What routers score steps by, under the names that they ask for."""
 
 
 NANO_PAIR = PairConfig(
@@ -233,6 +379,12 @@ def pair_options(config: PairConfig, seed: int = 0) -> Options:
         system=config.system,
         thinking=config.thinking,
     )
+
+
+def model_path(model: str, base: Path) -> str:
+    """Where a model is: a folder relative to `base` wins over a hub id."""
+    folder = base / Path(model).expanduser()
+    return str(folder) if folder.is_dir() else model
 
 
 def cue_profile(config: PairConfig, base: Path) -> Path | None:

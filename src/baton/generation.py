@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import hashlib
+import itertools
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
@@ -26,9 +27,9 @@ from baton.boundary import (
     SegmentMatcher,
     When,
 )
-from baton.engines.base import NOTHING, Call, Chunk, EngineError, Prefix, Read, Sampling, Session, TokenScore
+from baton.engines.base import NOTHING, Call, Chunk, EngineError, Prefix, Read, Sampling, Session, TokenScore, Usage
 from baton.gate import Gate
-from baton.scorers.base import ScoreRequest
+from baton.scorers.base import ScoreRequest, cost, next_token
 from baton.trace import Decision, HelperCall, Kind, Observation, Phase, Role, Segment, Trace
 from baton.vocabulary import THINK_END, Vocabulary
 
@@ -49,6 +50,9 @@ RESERVE_REACHED = "the answer's reserve was reached"
 
 PATIENCE = 1000
 """Segments a router may start after one token of the answer before it is taken to be stuck."""
+
+_SERIAL = itertools.count(1)
+"""Numbers the generations of this process, for scorers that remember an answer's beginning."""
 
 T = TypeVar("T")
 
@@ -283,6 +287,7 @@ class Generation:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._turns: dict[tuple[Role, str], list[int]] = {}
         self._finish = ""
+        self._serial = next(_SERIAL)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     # State ----------------------------------------------------------------------------------------------------------
@@ -989,6 +994,10 @@ class Generation:
             ids=tuple(self._prefix(node, writer).ids()),
             step_ids=len(segment.ids),
             against=against.text if against is not None else None,
+            prompt=self._root.prefixes[writer].length,
+            features=segment.features,
+            generation=self._serial,
+            place=_Place(self, node),
         )
 
     def _call(self, work: Coroutine[Any, Any, T], about: list[_Node]) -> PendingCall[T]:
@@ -1025,7 +1034,7 @@ class Generation:
         with self._record(helper):
             async with self._lease(role, node.parent, node) as session:
                 shares, usage = await session.grounding(self._prefix(node.parent, role), self._ids(node, role))
-            helper.tokens, helper.cached = usage.prompt - usage.cached, usage.cached
+            helper.tokens, helper.cached = cost(usage), usage.cached
         return shares
 
     async def _logprob(self, role: Role, node: _Node, temperature: float) -> list[TokenScore]:
@@ -1034,10 +1043,14 @@ class Generation:
             return []
         helper = HelperCall(by=f"logprob:{role}", nodes=[node.segment.id], submitted=self._now())
         with self._record(helper):
-            async with self._lease(role, parent, node) as session:
-                scores, usage = await session.logprob(self._prefix(parent, role), self._ids(node, role), temperature)
-            helper.tokens, helper.cached = usage.prompt - usage.cached, usage.cached
+            scores, usage = await self._scored(role, node, temperature)
+            helper.tokens, helper.cached = cost(usage), usage.cached
         return scores
+
+    async def _scored(self, role: Role, node: _Node, temperature: float = 1.0) -> tuple[list[TokenScore], Usage]:
+        assert node.parent is not None
+        async with self._lease(role, node.parent, node) as session:
+            return await session.logprob(self._prefix(node.parent, role), self._ids(node, role), temperature)
 
     async def _logprobs(self, role: Role, nodes: list[_Node], temperature: float) -> list[list[TokenScore]]:
         return list(await asyncio.gather(*(self._logprob(role, n, temperature) for n in nodes)))
@@ -1057,6 +1070,29 @@ class Generation:
             raise
         finally:
             helper.done = self._now()
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What a scorer sees of the models where a step stands."""
+
+    gen: Generation
+    node: _Node
+
+    async def logprob(self, role: str) -> tuple[list[TokenScore], Usage]:
+        return await self.gen._scored(self.gen._role(role), self.node)
+
+    async def reply(self, role: str, ask: str, begin: str, top: int) -> tuple[list[tuple[int, float]], Usage]:
+        gen, node, speaker = self.gen, self.node, self.gen._role(role)
+        vocabulary = gen._vocabulary[speaker]
+        known = gen._prefix(node, speaker)
+        asked = known.extend([*gen._turn(speaker, ask), *(vocabulary.encode(begin) if begin else ())])
+        async with gen._lease(speaker, node, node) as session:
+            try:
+                return await next_token(session, vocabulary, asked, top)
+            finally:
+                # The question never enters the answer, which goes on from the step.
+                session.rewind(known.length)
 
 
 def _features(chunks: Sequence[Chunk], kept: int, read: Read) -> dict[str, Any]:

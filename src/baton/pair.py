@@ -10,6 +10,7 @@ from baton import nano
 from baton.config import ModelConfig, PairConfig
 from baton.engines import engine_class
 from baton.engines.base import Engine
+from baton.scorers import scorer_class
 from baton.scorers.base import Scorer
 from baton.trace import Role
 
@@ -24,7 +25,7 @@ class Pair:
 
     @classmethod
     def load(cls, config: PairConfig, base: Path) -> Pair:
-        """Loads both models. Relative model folders start from `base`.
+        """Loads both models and the scorers. Relative model folders start from `base`.
 
         Raises:
             ValueError: a model cannot be loaded; one line that names the field, the value and the remedy.
@@ -35,7 +36,13 @@ class Pair:
                 loaded[role] = load_engine(model, base)
             except ValueError as error:
                 raise ValueError(f"pair.{role}.model: {error}") from None
-        return cls(config.name, loaded)
+        scorers = {}
+        for name, scorer in config.scorers.items():
+            try:
+                scorers[name] = scorer_class(scorer.kind).load(name, scorer, loaded, base)
+            except ValueError as error:
+                raise ValueError(f"pair.scorers.{name}: {error}") from None
+        return cls(config.name, loaded, scorers)
 
     @property
     def one_vocabulary(self) -> bool:
@@ -43,6 +50,7 @@ class Pair:
         return self.engines[Role.TARGET].vocabulary.shares_ids(self.engines[Role.DRAFT].vocabulary)
 
     async def close(self) -> None:
+        await asyncio.gather(*(scorer.close() for scorer in self.scorers.values()))
         await asyncio.gather(*(engine.close() for engine in self.engines.values()))
 
 

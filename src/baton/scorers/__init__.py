@@ -1,0 +1,28 @@
+"""Scorers by kind. Importing one brings its libraries, so each is imported when a pair asks for it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+KINDS = {
+    "judge": ("baton.scorers.judge", "Judge"),
+    "embedding": ("baton.scorers.embedding", "Embedding"),
+    "confidence": ("baton.scorers.confidence", "Confidence"),
+    "prm": ("baton.scorers.prm", "Prm"),
+    "callable": ("baton.scorers.callable", "Callable"),
+}
+
+
+def scorer_class(kind: str) -> type[Any]:
+    """The class of scorers of a kind. Its `load(name, config, engines, base)` makes one from a pair's configuration.
+
+    Raises:
+        ValueError: there is no such kind.
+        ImportError: the libraries it needs are not installed.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"scorer: {kind!r} is unknown; use one of {', '.join(KINDS)}")
+    module, name = KINDS[kind]
+    found: type[Any] = getattr(import_module(module), name)
+    return found

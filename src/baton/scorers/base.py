@@ -2,9 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+from baton.boundary import SegmentMatcher
+from baton.engines.base import Call, EngineError, Prefix, Read, Sampling, Session, TokenScore, Usage
+from baton.vocabulary import THINK_END, THINK_START, Vocabulary
+
+T = TypeVar("T")
+
+
+class Place(Protocol):
+    """Where a step stands in its answer: reads the pair's models there, on the sessions that write the answer, so
+    that nothing is computed twice."""
+
+    async def logprob(self, role: str) -> tuple[list[TokenScore], Usage]:
+        """How `role`'s model sees each token of the step."""
+        ...
+
+    async def reply(self, role: str, ask: str, begin: str, top: int) -> tuple[list[tuple[int, float]], Usage]:
+        """`role`'s model is asked `ask` as the user's turn after the step, and its reply begun with `begin`: the
+        `top` likeliest next tokens, as (id in the role's vocabulary, log-probability in nats), likeliest first."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,8 +34,10 @@ class ScoreRequest:
     """One step to score.
 
     `before` holds the texts of the segments that stand before it; `ids` the same path, prompt and step included, as
-    token ids of the role that wrote the step, the last `step_ids` of which are the step. `against` is the other step
-    where a verifier compares two.
+    token ids of the role that wrote the step: the first `prompt` of them are the prompt, the last `step_ids` the
+    step. `against` is the other step where a verifier compares two. `features` is what the engine read while the step
+    was written (`Segment.features`). Requests of one answer have the same `generation`, a number that says nothing
+    else. `place` reads the models at the step; None where no answer is being written.
     """
 
     question: str
@@ -23,6 +47,37 @@ class ScoreRequest:
     ids: tuple[int, ...]
     step_ids: int
     against: str | None = None
+    prompt: int = 0
+    features: Mapping[str, Any] = field(default_factory=dict)
+    generation: int = 0
+    place: Place | None = None
+
+    @property
+    def steps(self) -> list[str]:
+        """The steps before this one, as blank lines divide the text; without the marks of the thinking phase."""
+        return _steps("".join(self.before))
+
+    @property
+    def last(self) -> str:
+        """This step's text without the marks of the thinking phase and the white space around it."""
+        return _plain(self.step).strip()
+
+    @property
+    def path(self) -> list[str]:
+        """All steps of the text up to and with this one, which is the last, also where it is empty.
+
+        A segment that begins inside a step is scored as the end of that step; one that holds several steps adds all.
+        """
+        steps = _steps("".join((*self.before, self.step)))
+        return steps if self.last else [*steps, ""]
+
+
+def _plain(text: str) -> str:
+    return text.replace(THINK_START, "").replace(THINK_END, "\n\n")
+
+
+def _steps(text: str) -> list[str]:
+    return [step.strip() for step in _plain(text).split("\n\n") if step.strip()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +92,7 @@ class Score:
 
 @runtime_checkable
 class Scorer(Protocol):
-    """Scores steps. A cancelled call must stop whatever it started."""
+    """Scores steps; higher is better. A cancelled call must stop whatever it started."""
 
     async def score(self, requests: Sequence[ScoreRequest]) -> list[Score]:
         """One `Score` a request, in order.
@@ -46,3 +101,54 @@ class Scorer(Protocol):
             EngineError: the model behind it failed.
         """
         ...
+
+    async def close(self) -> None:
+        """Cancels what is running and frees the model. Idempotent."""
+        return
+
+
+def cost(usage: Usage) -> int:
+    """Tokens that a call computed: those of its prefix that were in no cache, and those it sampled or scored."""
+    return usage.prompt - usage.cached + usage.sampled
+
+
+async def next_token(
+    session: Session, vocabulary: Vocabulary, prefix: Prefix, top: int
+) -> tuple[list[tuple[int, float]], Usage]:
+    """The `top` likeliest tokens after `prefix` as (id, log-probability), likeliest first.
+
+    Raises:
+        EngineError: the engine gave no log-probabilities.
+    """
+    matcher = SegmentMatcher((), vocabulary, thinking=False, cap=1)
+    likely: list[tuple[int, float]] = []
+    usage = Usage()
+    async with aclosing(session.generate(Call(prefix, matcher, 1, Sampling(), 0, Read(top=top)))) as chunks:
+        async for chunk in chunks:
+            likely = chunk.top[0] if chunk.top else likely
+            usage = chunk.usage or usage
+    if not likely:
+        raise EngineError("the engine gave no log-probabilities of the next token; use one that gives them")
+    return likely, usage
+
+
+def shared(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """How many items the two have in common from the start. Both are lists, or both tuples."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+async def together(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Runs all at once; the first failure, or a cancellation, stops the rest."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -1,0 +1,137 @@
+"""Two steps compared by the cosine of their embeddings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import transformers
+from torch import Tensor
+
+from baton.engines.base import Engine, EngineError
+from baton.scorers.base import Score, Scorer, ScoreRequest
+from baton.scorers.batch import Batcher
+from baton.scorers.checkpoint import Checkpoint
+from baton.trace import Role
+
+if TYPE_CHECKING:
+    from baton.config import EmbeddingConfig
+
+Embedded = tuple[Tensor, int]
+"""A unit vector `[width]` and the tokens that it took."""
+
+
+class Encoder:
+    """A `transformers` encoder: the mean of the last hidden states over a text's tokens, of length one.
+
+    A checkpoint that sentence-transformers saved may ask for the first token's state instead, and for a length to cut
+    texts to: both are read from its folder.
+    """
+
+    def __init__(self, checkpoint: Checkpoint):
+        self._model = checkpoint.model(transformers.AutoModel)
+        self._tokenizer = checkpoint.tokenizer(transformers.AutoTokenizer)
+        pooling = _settings(checkpoint.folder / "1_Pooling" / "config.json")
+        self._first = bool(pooling.get("pooling_mode_cls_token"))
+        limits = [
+            _settings(checkpoint.folder / "sentence_bert_config.json").get("max_seq_length"),
+            getattr(self._model.config, "max_position_embeddings", None),
+        ]
+        self._longest = min((n for n in limits if n), default=512)
+        if self._tokenizer.pad_token is None:
+            self._tokenizer.pad_token = self._tokenizer.eos_token
+
+    @torch.inference_mode()
+    def __call__(self, texts: Sequence[str]) -> list[Embedded]:
+        inputs = self._tokenizer(
+            list(texts), padding=True, truncation=True, max_length=self._longest, return_tensors="pt"
+        ).to(self._model.device)
+        states = self._model(**inputs).last_hidden_state.float()
+        mask = inputs.attention_mask
+        weights = mask.float()[:, :, None]
+        pooled = states[:, 0] if self._first else (states * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
+        vectors = torch.nn.functional.normalize(pooled, dim=-1).cpu()
+        return list(zip(vectors.unbind(0), mask.sum(1).tolist(), strict=True))
+
+
+class Embedding(Scorer):
+    """Cosine similarity of a step and the one it is compared with, -1 to 1; equal texts are 1 without being embedded.
+
+    Published in Lookahead Reasoning (arXiv 2506.19830) with all-mpnet-base-v2 and 0.85 or 0.95 as the threshold. A
+    similarity is no sign of correctness: "x = 7" and "x = 9" are near each other for most encoders.
+
+    Args:
+        name: what errors call it.
+        embed: unit vectors of texts; runs in a thread of its own, on what waits together.
+        most: texts in one batch.
+    """
+
+    def __init__(self, name: str, embed: Any, most: int = 64):
+        self.name = name
+        self.batcher: Batcher[str, Embedded] = Batcher(name, embed, most)
+
+    @classmethod
+    def load(cls, name: str, config: EmbeddingConfig, engines: Mapping[Role, Engine], base: Path) -> Embedding:
+        """From a pair's configuration.
+
+        Raises:
+            ValueError: the model cannot be loaded, or the library asked for is not installed.
+        """
+        from baton.config import model_path
+
+        checkpoint = Checkpoint.find(
+            model_path(config.model, base), device=config.device, dtype=config.dtype,
+            trust_remote_code=config.trust_remote_code, revision=config.revision,
+        )  # fmt: skip
+        if config.library == "transformers":
+            return cls(name, Encoder(checkpoint), config.max_batch)
+        try:
+            library = import_module("sentence_transformers")
+        except ImportError:
+            raise ValueError(
+                "library: 'sentence-transformers' is not installed; pip install it, or use transformers"
+            ) from None
+        model = library.SentenceTransformer(
+            str(checkpoint.folder), device=str(checkpoint.device), trust_remote_code=checkpoint.trust_remote_code,
+            model_kwargs={"use_safetensors": True, "dtype": checkpoint.dtype},
+        )  # fmt: skip
+        return cls(name, partial(_by_library, model), config.max_batch)
+
+    async def score(self, requests: Sequence[ScoreRequest]) -> list[Score]:
+        pairs = [(request.last, self._other(request)) for request in requests]
+        texts = list(dict.fromkeys(text for pair in pairs if pair[0] != pair[1] for text in pair))
+        embedded = dict(zip(texts, await self.batcher.run(texts), strict=True))
+        unpaid = set(texts)
+        scores = []
+        for one, other in pairs:
+            if one == other:
+                scores.append(Score(1.0, reason="equal"))
+                continue
+            # A text that several requests share is paid for by the first of them.
+            tokens = sum(embedded[text][1] for text in {one, other} & unpaid)
+            unpaid -= {one, other}
+            scores.append(Score(float(embedded[one][0] @ embedded[other][0]), tokens=tokens))
+        return scores
+
+    async def close(self) -> None:
+        await self.batcher.close()
+
+    def _other(self, request: ScoreRequest) -> str:
+        if request.against is None:
+            raise EngineError(f"scorer {self.name!r} compares two steps and was given one; score it against another")
+        return request.against.strip()
+
+
+def _by_library(model: Any, texts: Sequence[str]) -> list[Embedded]:
+    vectors = model.encode(list(texts), normalize_embeddings=True, convert_to_tensor=True, show_progress_bar=False)
+    counts = [len(ids) for ids in model.tokenizer(list(texts), truncation=True).input_ids]
+    return list(zip(vectors.float().cpu().unbind(0), counts, strict=True))
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
