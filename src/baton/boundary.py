@@ -133,6 +133,10 @@ class Cues(TextBoundary):
     def stop_pattern(self) -> re.Pattern[bytes]:
         return self._literals.begun
 
+    def stands_in(self, text: str) -> bool:
+        """Whether one of the cues stands in a whole text."""
+        return self._literals.whole.search(text) is not None
+
     @cached_property
     def _literals(self) -> Literals:
         return Literals.of_cues(self.words)

@@ -421,15 +421,8 @@ def _overlaps(chosen: Iterable[str], rejected: Sequence[str]) -> dict[str, str]:
         cue: f"would fire on {longer!r}, which was rejected"
         for cue in chosen
         for longer in rejected
-        if longer != cue and _fires(cue, longer)
+        if longer != cue and Cues([cue]).stands_in(longer)
     }
-
-
-def _fires(cue: str, text: str) -> bool:
-    scanner = Cues([cue]).scanner("")
-    scanner.feed(text)
-    scanner.close()
-    return scanner.found is not None
 
 
 async def _each(items: Iterable[T], work: Callable[[T], Awaitable[None]], concurrency: int) -> None:
