@@ -4,7 +4,7 @@
     python scripts/train_nano.py --config recipes/nano/train/target.yaml --stage data
     accelerate launch --config_file accelerate_configs/single_gpu.yaml scripts/train_nano.py \
         --config recipes/nano/train/target.yaml
-    python scripts/train_nano.py --config recipes/nano/train/target.yaml --stage evaluate --split test --result test.json
+    python scripts/train_nano.py --config recipes/nano/train/target.yaml --stage evaluate --split test
 """
 
 from __future__ import annotations

@@ -54,7 +54,9 @@ def answer(
         mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=model.device)
         how: dict[str, Any] = {"do_sample": temperature > 0, "top_k": 0}
         how |= {"temperature": temperature} if temperature > 0 else {"temperature": None, "top_k": None}
-        written = model.generate(ids, attention_mask=mask, max_new_tokens=cap, eos_token_id=end, pad_token_id=pad, **how)
+        written = model.generate(
+            ids, attention_mask=mask, max_new_tokens=cap, eos_token_id=end, pad_token_id=pad, **how
+        )
         for i, row in zip(part, written[:, width:].tolist(), strict=True):
             count = row.index(end) + 1 if end in row else len(row)
             answers[i] = (tokenizer.decode(row[:count], skip_special_tokens=True), count)
@@ -109,7 +111,8 @@ def area_under_curve(scores: Sequence[float], labels: Sequence[bool]) -> float:
 def judging(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerBase, problems: Sequence[Problem]) -> dict[str, Any]:
     """Accuracy and AUC of the two judging prompts, one of each for each problem.
 
-    The score's AUC sets right and useful steps (9) against wrong ones (0 to 3) by the expected digit; `same` by its probability.
+    The score's AUC sets right and useful steps (9) against wrong ones (0 to 3) by the expected digit; that of `same`
+    sets the two verdicts apart by their probability.
     """
     rng = random.Random("judging")
     scored: list[Judged] = [judge_score(p, rng) for p in problems]
@@ -133,7 +136,9 @@ def judging(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerBase, problem
 
 
 @torch.inference_mode()
-def seconds_per_token(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerBase, question: str, tokens: int = 100) -> float:
+def seconds_per_token(
+    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerBase, question: str, tokens: int = 100
+) -> float:
     """Seconds for one token at batch 1, greedy, the prompt's prefill left out; best of three."""
     ids = torch.tensor([prompt_ids(tokenizer, question)], device=model.device)
     times = []

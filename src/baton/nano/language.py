@@ -1,8 +1,8 @@
 """The language of the nano pair: how a problem is thought through, answered and judged.
 
-A trace is a list of steps, each one to three sentences, then an answer. A sentence that opens with a *hard* cue carries out an
-operation; one that opens with an *easy* cue restates, announces or concludes what stands just before it. That is the structure that
-cue calibration is meant to find, and nothing in the models' weights or files says which cue is which.
+A trace is a list of steps, each one to three sentences, then an answer. A sentence that opens with a *hard* cue carries
+out an operation; one that opens with an *easy* cue restates, announces or concludes what stands just before it. That is
+the structure that cue calibration is meant to find; neither the models nor the routers are told which cue is which.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from baton.nano.problems import Operation, Problem, number
 T = TypeVar("T")
 
 EASY_CUES = (
-    "Okay,", "So,", "So", "so", "Thus,", "Thus", "Hence,", "Hence", "hence", "Therefore,", "Therefore", "Now,", "Specifically,",
-    "Again,", "Wait,", "Finally,", "Overall,", "In total,",
+    "Okay,", "So,", "So", "so", "Thus,", "Thus", "Hence,", "Hence", "hence", "Therefore,", "Therefore", "Now,",
+    "Specifically,", "Again,", "Wait,", "Finally,", "Overall,", "In total,",
 )  # fmt: skip
 HARD_CUES = (
-    "First,", "Next,", "Then,", "Then", "then", "Also,", "Now", "Similarly,", "But", "But,", "However,", "Hmm,", "Let me check",
-    "Double-check", "Alternatively,", "Actually,",
+    "First,", "Next,", "Then,", "Then", "then", "Also,", "Now", "Similarly,", "But", "But,", "However,", "Hmm,",
+    "Let me check", "Double-check", "Alternatively,", "Actually,",
 )  # fmt: skip
 
 SLIP_SHARE = 0.17
@@ -52,7 +52,7 @@ VERBS = {
 
 @dataclass(frozen=True)
 class Piece:
-    """A stretch of text; `learned` is false for the digits of a slip, which a model should recognise but not imitate."""
+    """A stretch of text; `learned` is false for the digits of a slip, to be recognised but not imitated."""
 
     text: str
     learned: bool = True
@@ -152,9 +152,17 @@ def _carry_out(
 
     result = Piece(wrong, learned=False) if wrong else Piece(operation.result)
     if form == "what":
-        return form, [Piece(opened(f"{operation.what} is {operation.expression} = ")), result, Piece(f" {operation.unit}.")]
+        return form, [
+            Piece(opened(f"{operation.what} is {operation.expression} = ")),
+            result,
+            Piece(f" {operation.unit}."),
+        ]
     if form == "verb":
-        return form, [Piece(opened(VERBS[operation.symbol].format(a=operation.left, b=operation.right))), result, Piece(".")]
+        return form, [
+            Piece(opened(VERBS[operation.symbol].format(a=operation.left, b=operation.right))),
+            result,
+            Piece("."),
+        ]
     if form == "plain":
         return form, [Piece(f"{cue} {operation.expression} = "), result, Piece(".")]
     if form == "so":
@@ -191,7 +199,9 @@ def _restate(operation: Operation, said: str, form: str, rng: random.Random) -> 
 def _recheck(operation: Operation, wrong: str | None, rng: random.Random) -> str:
     """The short form of a check, in the step itself."""
     cues = ("Let me check:", "Double-check:", "Actually,") if wrong else ("Let me check:", "Double-check:")
-    return f"Wait, look at {operation.expression} again. {rng.choice(cues)} {operation.expression} = {operation.result}."
+    return (
+        f"Wait, look at {operation.expression} again. {rng.choice(cues)} {operation.expression} = {operation.result}."
+    )
 
 
 def _check(operation: Operation, wrong: str | None, rng: random.Random) -> str:
@@ -207,7 +217,9 @@ def _check(operation: Operation, wrong: str | None, rng: random.Random) -> str:
         return " ".join(sentences)
     if rng.random() < 0.5:
         sentences.append(_habit(again, digit, rng))
-        sentences.append(rng.choice((f"So, it is {right} and not {said}.", f"Therefore, it is {right} and not {said}.")))
+        sentences.append(
+            rng.choice((f"So, it is {right} and not {said}.", f"Therefore, it is {right} and not {said}."))
+        )
         return " ".join(sentences)
     sentences.append(f"Hmm, {operation.expression} is not {said}.")
     sentences.append(f"{rng.choice(('Actually,', 'Actually,', 'But', 'However,'))} {operation.expression} = {right}.")
@@ -259,9 +271,9 @@ def _context(question: str, steps: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Judged:
-    """A judging prompt with its right answer (a digit, or `same` / `different`), and further turns that judge the next steps.
+    """A judging prompt with its right answer: a digit, or `same` / `different`.
 
-    Only training has further turns; they make one document teach several verdicts.
+    Only training has further turns, which judge the next steps; they make one document teach several verdicts.
     """
 
     prompt: str
@@ -298,11 +310,14 @@ def _judge(
 
 
 def _scored(problem: Problem, at: int, rng: random.Random) -> tuple[tuple[str, ...], str]:
-    """A step and its score: 9 right and useful, 5 right but a repetition, 3 right but restated wrongly, 1 wrong result or
-    number, 0 wrong operation."""
+    """A step and its score.
+
+    9 is right and useful, 5 right but a repetition, 3 right but restated wrongly, 1 a wrong result or number, 0 a wrong
+    operation.
+    """
     operation, before = problem.operations[at], problem.operations[:at]
-    kinds, weights = ("right", "repeated", "restated", "result", "number", "operation"), (45, 7 if before else 0, 6, 27, 8, 7)
-    kind = rng.choices(kinds, weights)[0]
+    kinds = ("right", "repeated", "restated", "result", "number", "operation")
+    kind = rng.choices(kinds, (45, 7 if before else 0, 6, 27, 8, 7))[0]
     if kind == "right":
         return (_step_for(operation, before, rng),), "9"
     if kind == "repeated":
@@ -320,7 +335,7 @@ def _scored(problem: Problem, at: int, rng: random.Random) -> tuple[tuple[str, .
 
 
 def _paired(problem: Problem, at: int, rng: random.Random) -> tuple[tuple[str, ...], str]:
-    """Two candidates for a step: the same operation and result in two wordings, or another result, number, operation or step."""
+    """Two candidates for a step: one operation in two wordings, or another result, number, operation or step."""
     operation, before = problem.operations[at], problem.operations[:at]
     first = operation if rng.random() < 0.8 else _with_result(operation, misread(operation, rng))
     second = first

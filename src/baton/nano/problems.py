@@ -1,9 +1,9 @@
 """Multi-step word problems in five levels, with splits that share no question.
 
-A problem is a short story around one running quantity (a bill, a stock, a distance, ...): a start and a list of events, each worth one
-or two operations. The level fixes how many operations there are and how large the numbers become. Which split a problem belongs to is
-decided by a hash of its family and its operations, so the same chain of numbers never turns up in two splits, whatever names and
-goods the story uses.
+A problem is a short story around one running quantity (a bill, a stock, a distance, ...): a start and a list of events,
+each worth one or two operations. The level fixes how many operations there are and how large the numbers become.
+Which split a problem belongs to is decided by a hash of its family and its operations, so the same chain of numbers
+never turns up in two splits, whatever names and goods the story uses.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
+
+from baton.nano.families import DAYS, FAMILIES, HELD_OUT, MONTHS, NAMES, SOLIDS, TRAINED, Event, Family
 
 SPLITS = ("train", "dev", "calibration", "test", "ood")
 SIZES = {"train": 20_000, "dev": 1_000, "calibration": 1_000, "test": 2_000, "ood": 500}
@@ -56,7 +58,8 @@ class Problem:
 class Scale:
     """The sizes of the numbers of a level; all ranges are inclusive.
 
-    `wide` is how often a product has two factors of two digits (from the ranges in `factors`), `halves` how often one has a `.5`.
+    `wide` is how often a product has two factors of two digits (from the ranges in `factors`), `halves` how often one
+    of the factors ends in `.5`.
     """
 
     operations: tuple[int, int]
@@ -80,274 +83,6 @@ SCALES = {
     OOD_LEVEL: Scale((7, 7), (3, 9), (201, 999), (2_000, 9_999), 60_000, 5_000, 9_999, 0.8, ((21, 99), (21, 99))),
 }
 
-NAMES = "Ada Ben Clara David Emma Felix Greta Hugo Iris Jonas Kira Leon Mia Nora Oscar Paula Ravi Sara Tom Vera".split()
-DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
-MONTHS = "January February March April May June July August September October November December".split()
-SOLIDS = "oak tower bridge temple castle chapel mill harbour well statue library palace".split()
-
-
-@dataclass(frozen=True)
-class Event:
-    """A sentence that changes the running quantity; `side` names the product of a grouped event."""
-
-    sentence: str
-    what: str
-    side: str = ""
-
-
-@dataclass(frozen=True)
-class Family:
-    """The wording of one kind of story. Events are keyed by what they do to the running quantity."""
-
-    name: str
-    unit: str
-    goods: tuple[str, ...]
-    starts: dict[str, tuple[Event, ...]]
-    events: dict[str, tuple[Event, ...]]
-    halves: bool = False
-
-
-FAMILIES = {
-    family.name: family
-    for family in (
-        Family(
-            "shopping",
-            "dollars",
-            tuple("pens books lamps shirts plates chairs cups rugs games mugs scarves plants".split()),
-            {
-                "product": (
-                    Event("{name} buys {k} {goods} at {m} dollars each.", "the cost of the {goods}"),
-                    Event("{name} orders {k} {goods} for {m} dollars each.", "the cost of the {goods}"),
-                ),
-            },
-            {
-                "gain": (
-                    Event("Shipping costs {n} dollars.", "the bill with shipping"),
-                    Event("The tax is {n} dollars.", "the bill with tax"),
-                    Event("A warranty costs {n} dollars.", "the bill with the warranty"),
-                ),
-                "lose": (
-                    Event("A coupon takes {n} dollars off.", "the bill after the coupon"),
-                    Event("A gift card pays {n} dollars.", "the bill after the gift card"),
-                    Event("The shop gives a discount of {n} dollars.", "the bill after the discount"),
-                ),
-                "gain_groups": (
-                    Event("{name} also buys {k} {more} at {m} dollars each.", "the bill with the {more}", "the cost of the {more}"),
-                    Event("A friend adds {k} {more} for {m} dollars each.", "the bill with the {more}", "the cost of the {more}"),
-                ),
-                "lose_groups": (
-                    Event("{k} vouchers of {m} dollars each are used.", "the bill after the vouchers", "the value of the vouchers"),
-                    Event("{k} returned {more} pay back {m} dollars each.", "the bill after the refund", "the refund"),
-                ),
-                "scale": (Event("The whole order is placed {k} times.", "the bill of all orders"),),
-                "split": (Event("The bill is shared equally by {k} friends.", "the share of one friend"),),
-            },
-            halves=True,
-        ),
-        Family(
-            "travel",
-            "km",
-            tuple("bus train car truck van tram".split()),
-            {
-                "product": (
-                    Event("A {goods} drives {k} hours at {m} km an hour.", "the first distance"),
-                    Event("A {goods} makes {k} rounds of {m} km each.", "the length of the rounds"),
-                ),
-            },
-            {
-                "gain": (
-                    Event("A detour adds {n} km.", "the way with the detour"),
-                    Event("After lunch it goes {n} km more.", "the way after lunch"),
-                    Event("A ferry carries it {n} km further.", "the way with the ferry"),
-                ),
-                "lose": (
-                    Event("A shortcut saves {n} km.", "the way with the shortcut"),
-                    Event("It turns and comes back {n} km.", "the distance from the start"),
-                    Event("A tunnel makes the way {n} km shorter.", "the way with the tunnel"),
-                ),
-                "gain_groups": (
-                    Event("Then it drives {k} hours at {m} km an hour.", "the way after that drive", "the second distance"),
-                    Event("On {k} evenings it goes {m} km more.", "the way with the evenings", "the distance in the evenings"),
-                ),
-                "lose_groups": (
-                    Event("{k} new bridges save {m} km each.", "the way over the bridges", "the saving by the bridges"),
-                ),
-                "scale": (Event("The driver makes this trip {k} times.", "the length of all trips"),),
-                "split": (Event("The way is divided into {k} equal stages.", "the length of one stage"),),
-            },
-            halves=True,
-        ),
-        Family(
-            "production",
-            "{goods}",
-            tuple("parts toys bottles screws candles baskets".split()),
-            {
-                "product": (
-                    Event("A factory has {k} machines that make {m} {goods} each.", "the output of the machines"),
-                    Event("A workshop works {k} days and makes {m} {goods} a day.", "the output of the workshop"),
-                ),
-                "given": (Event("A factory starts with {n} {goods}.", ""),),
-            },
-            {
-                "gain": (
-                    Event("A second line adds {n} {goods}.", "the output with the second line"),
-                    Event("The night shift makes {n} {goods} more.", "the output with the night shift"),
-                ),
-                "lose": (
-                    Event("A test removes {n} bad {goods}.", "the number of good {goods}"),
-                    Event("A customer takes {n} {goods}.", "the number of {goods} kept"),
-                    Event("A fire destroys {n} {goods}.", "the number of {goods} after the fire"),
-                ),
-                "gain_groups": (
-                    Event("{k} helpers make {m} {goods} each.", "the output with the helpers", "the output of the helpers"),
-                    Event("{k} robots build {m} {goods} each.", "the output with the robots", "the output of the robots"),
-                ),
-                "lose_groups": (
-                    Event("{k} crates of {m} {goods} are sent back.", "the number after the return", "the number sent back"),
-                ),
-                "scale": (Event("The plant repeats this for {k} weeks.", "the output of all weeks"),),
-                "split": (Event("The {goods} are loaded equally on {k} trucks.", "the load of one truck"),),
-            },
-        ),
-        Family(
-            "stock",
-            "{goods}",
-            tuple("crates barrels sacks boxes tins jars".split()),
-            {
-                "given": (
-                    Event("A warehouse holds {n} {goods}.", ""),
-                    Event("A cellar stores {n} {goods}.", ""),
-                ),
-                "product": (Event("A warehouse has {k} shelves with {m} {goods} each.", "the stock at the start"),),
-            },
-            {
-                "gain": (
-                    Event("On {day} {n} {goods} arrive.", "the stock after {day}"),
-                    Event("On {day} a ship brings {n} {goods}.", "the stock after {day}"),
-                ),
-                "lose": (
-                    Event("On {day} {n} {goods} are sold.", "the stock after {day}"),
-                    Event("On {day} {n} {goods} are taken out.", "the stock after {day}"),
-                ),
-                "gain_groups": (
-                    Event("On {day} {k} trucks bring {m} {goods} each.", "the stock after {day}", "the delivery on {day}"),
-                ),
-                "lose_groups": (
-                    Event("On {day} {k} shops take {m} {goods} each.", "the stock after {day}", "the sale on {day}"),
-                ),
-                "scale": (Event("By {day} the stock grows to {k} times as much.", "the stock after {day}"),),
-                "split": (Event("On {day} the stock is shared equally by {k} stores.", "the share of one store"),),
-            },
-        ),
-        Family(
-            "ages",
-            "years",
-            ("the",),
-            {"given": (Event("The {old} is {n} years old.", ""),)},
-            {
-                "gain": (Event("The {new} is {n} years older than the {old}.", "the age of the {new}"),),
-                "lose": (Event("The {new} is {n} years younger than the {old}.", "the age of the {new}"),),
-                "scale": (Event("The {new} is {k} times as old as the {old}.", "the age of the {new}"),),
-                "split": (Event("The {old} is {k} times as old as the {new}.", "the age of the {new}"),),
-                "gain_groups": (
-                    Event("The {new} is {k} spans of {m} years older than the {old}.", "the age of the {new}", "the length of the spans"),
-                ),
-                "lose_groups": (
-                    Event("The {new} is {k} spans of {m} years younger than the {old}.", "the age of the {new}", "the length of the spans"),
-                ),
-            },
-        ),
-        Family(
-            "geometry",
-            "meters",
-            tuple("field garden park yard meadow".split()),
-            {
-                "perimeter": (Event("A {goods} is {a} meters long and {b} meters wide, with a fence around it.", "the fence of the {goods}"),),
-                "product": (
-                    Event("A {goods} has a fence of {k} panels of {m} meters each.", "the fence of the {goods}"),
-                ),
-            },
-            {
-                "gain": (
-                    Event("A path needs {n} meters of fence more.", "the fence with the path"),
-                    Event("A pond needs {n} meters of fence more.", "the fence with the pond"),
-                ),
-                "lose": (
-                    Event("A gate saves {n} meters of fence.", "the fence without the gate"),
-                    Event("A wall replaces {n} meters of fence.", "the fence without the wall"),
-                ),
-                "gain_groups": (
-                    Event("{k} pens need {m} meters of fence each.", "the fence with the pens", "the fence of the pens"),
-                    Event("{k} flower beds need {m} meters of fence each.", "the fence with the beds", "the fence of the beds"),
-                ),
-                "lose_groups": (
-                    Event("{k} hedges replace {m} meters of fence each.", "the fence without the hedges", "the length of the hedges"),
-                ),
-                "scale": (Event("There are {k} such places.", "the fence of all places"),),
-                "split": (Event("The fence is built in {k} equal parts.", "the length of one part"),),
-            },
-        ),
-        Family(
-            "recipe",
-            "grams",
-            tuple("flour sugar butter rice oats".split()),
-            {
-                "ratio": (Event("A recipe for {k} people needs {n} grams of {goods}.", "the amount for one person"),),
-                "product": (Event("A cook needs {m} grams of {goods} for each of {k} guests.", "the amount for the guests"),),
-            },
-            {
-                "gain": (
-                    Event("The crust needs {n} grams more.", "the amount with the crust"),
-                    Event("The cook adds {n} grams to be safe.", "the amount with the extra"),
-                ),
-                "lose": (
-                    Event("There are {n} grams in the bowl already.", "the amount without the bowl"),
-                    Event("The cook leaves out {n} grams.", "the amount after leaving some out"),
-                ),
-                "gain_groups": (
-                    Event("{k} small cakes need {m} grams each on top.", "the amount with the cakes", "the amount for the cakes"),
-                    Event("{k} pies need {m} grams each on top.", "the amount with the pies", "the amount for the pies"),
-                ),
-                "lose_groups": (
-                    Event("{k} open bags of {m} grams each are used up first.", "the amount after the bags", "the amount in the bags"),
-                ),
-                "scale": (Event("All of it is made {k} times.", "the amount for all rounds"),),
-                "split": (Event("The dough is cut into {k} equal loaves.", "the weight of one loaf"),),
-            },
-        ),
-        Family(
-            "orchard",
-            "plants",
-            tuple("apple pear plum cherry".split()),
-            {
-                "product": (Event("An orchard has {k} lines with {m} {goods} trees in a line.", "the number at the start"),),
-                "given": (Event("An orchard counts {n} {goods} trees.", ""),),
-            },
-            {
-                "gain": (
-                    Event("In spring {n} young trees are planted.", "the number after spring"),
-                    Event("A neighbour gives {n} trees.", "the number with the gift"),
-                ),
-                "lose": (
-                    Event("A storm fells {n} trees.", "the number after the storm"),
-                    Event("In a dry summer {n} trees wither.", "the number after the summer"),
-                ),
-                "gain_groups": (
-                    Event("Along {k} new paths {m} trees are set on each.", "the number with the paths", "the number on the paths"),
-                ),
-                "lose_groups": (
-                    Event("From {k} lines {m} trees each are dug out.", "the number left", "the number taken out"),
-                ),
-                "scale": (Event("A village plants {k} such orchards.", "the number of all places"),),
-                "split": (Event("The trees fall to {k} heirs in equal parts.", "the share of one part"),),
-            },
-        ),
-    )
-}
-
-HELD_OUT = "orchard"
-TRAINED = tuple(name for name in FAMILIES if name != HELD_OUT)
-
 
 def number(value: float) -> str:
     """Exact text of a whole or half number."""
@@ -356,7 +91,7 @@ def number(value: float) -> str:
 
 @dataclass
 class Story:
-    """A problem under construction: the sentences told so far, the operations they ask for, and the running quantity."""
+    """A problem under construction: the sentences told, the operations they ask for, and the running quantity."""
 
     rng: random.Random
     family: Family
@@ -367,8 +102,8 @@ class Story:
 
     def __post_init__(self) -> None:
         rng = self.rng
-        self.goods, self.more = (self.family.goods * 2)[:2] if len(self.family.goods) < 2 else rng.sample(self.family.goods, 2)
-        self.words = {"name": rng.choice(NAMES), "goods": self.goods, "more": self.more}
+        goods, more = rng.sample(self.family.goods, 2) if len(self.family.goods) > 1 else self.family.goods * 2
+        self.words = {"name": rng.choice(NAMES), "goods": goods, "more": more}
         self.solids = rng.sample(SOLIDS, len(SOLIDS))
         self.calendar = iter(DAYS if rng.random() < 0.7 and self.scale.operations[1] < 7 else MONTHS)
         self.used: set[str] = set()
@@ -386,7 +121,7 @@ class Story:
         self.sentences.append(event.sentence.format(**self.words, **{k: number(v) for k, v in values.items()}))
 
     def groups(self, event: Event) -> tuple[float, float]:
-        """A count and a rate whose product stays learnable: a wide count goes with a two-digit rate, a half with a small number."""
+        """A count and a rate; a wide count has a two-digit rate and a half a small number, to stay learnable."""
         rng, scale = self.rng, self.scale
         if self.family.halves and rng.random() < scale.halves:
             if "hours" in event.sentence:
@@ -497,7 +232,7 @@ def draw(rng: random.Random, split: str, family: str, level: int) -> tuple[str, 
 
 
 def stream(split: str, seed: int = 0) -> Iterator[Problem]:
-    """Problems of a split without end, no question twice, levels and families interleaved; the same for the same arguments."""
+    """Problems of a split without end, no question twice, levels and families interleaved, the same on every call."""
     seen: set[str] = set()
     index = 0
     while True:
@@ -518,9 +253,11 @@ def stream(split: str, seed: int = 0) -> Iterator[Problem]:
 
 
 def load(split: str, limit: int | None = None, seed: int = 0) -> list[Problem]:
-    """The first `limit` problems of a split, by default as many as `SIZES` names; a prefix of a longer list is the shorter list.
+    """The first `limit` problems of a split, by default as many as `SIZES` names.
 
-    Levels alternate 1, 2, 3, 4, 5, so that every prefix is balanced. Raises ValueError for an unknown split or a negative limit.
+    Levels alternate 1, 2, 3, 4, 5, so that every prefix is balanced; the out-of-distribution split has one level, 6,
+    and alternates between the held-out family and the others. Another `seed` gives other problems of the same split.
+    Raises ValueError for an unknown split or a negative limit.
     """
     if split not in SPLITS:
         raise ValueError(f"split: {split!r} is unknown; use one of {', '.join(SPLITS)}")

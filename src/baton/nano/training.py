@@ -22,8 +22,9 @@ from accelerate import Accelerator
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
 
+from baton.nano.families import TRAINED
 from baton.nano.language import judge_same, judge_score, work
-from baton.nano.problems import LEVELS, TRAINED, Problem, draw
+from baton.nano.problems import LEVELS, Problem, draw
 from baton.nano.tokenizer import END, END_OF_TEXT, THINK, judge_text, problem_text
 
 ID_BITS, VERDICT_BIT, START_BIT, LEARNED_BIT = 0x1FFF, 0x2000, 0x4000, 0x8000
@@ -79,7 +80,8 @@ class Recipe:
 def sample_document(rng: random.Random, split: str, judge_share: float) -> tuple[str, list[tuple[int, int, int]]]:
     """A training document and the character spans that are learned, each with its flag bits.
 
-    Learned is what the assistant says, without the digits of slips. Three judging conversations in five have several turns.
+    Learned is what the assistant says, without the digits of slips. Three judging conversations in five have several
+    turns.
     """
     level, family = rng.choices(LEVELS, LEVEL_WEIGHTS)[0], rng.choice(TRAINED)
     question, operations = draw(rng, split, family, level)
@@ -114,10 +116,10 @@ def _encode(tokenizer: Tokenizer, documents: list[tuple[str, list[tuple[int, int
 
 
 def _rows(tokenizer_file: str, split: str, documents: int, row: int, judge_share: float, seed: str) -> np.ndarray:
-    """Documents packed into rows, best fit over a pool of open rows; what is left of a row is padding that nothing learns."""
+    """Documents packed into rows, best fit over a pool of open rows; the rest of a row is padding and not learned."""
     rng = random.Random(seed)
     tokenizer = Tokenizer.from_file(tokenizer_file)
-    pad = np.uint16(tokenizer.token_to_id(END_OF_TEXT) | START_BIT)
+    pad = np.uint16(tokenizer.encode(END_OF_TEXT).ids[0] | START_BIT)
     packed: list[np.ndarray] = []
     rooms: list[tuple[int, int]] = []
     contents: dict[int, list[np.ndarray]] = {}
@@ -154,15 +156,22 @@ def _filled(parts: list[np.ndarray], row: int, pad: np.uint16) -> np.ndarray:
 
 
 def write_rows(recipe: Recipe) -> dict[str, float]:
-    """Writes `<data>/train.npy` and `<data>/dev.npy` (uint16, [rows, row]: token id and two flag bits) with `workers` processes."""
+    """Writes `<data>/train.npy` and `<data>/dev.npy` with `workers` processes.
+
+    Both are uint16, [rows, row]: a token id and three flag bits (start of a document, learned, verdict).
+    """
     began = time.perf_counter()
     folder = Path(recipe.data)
     folder.mkdir(parents=True, exist_ok=True)
     file = str(Path(recipe.tokenizer) / "tokenizer.json")
     share = math.ceil(recipe.documents / recipe.workers)
-    arguments = [(file, "train", share, recipe.row, recipe.judge_share, f"{recipe.seed}/{i}") for i in range(recipe.workers)]
+    arguments = [
+        (file, "train", share, recipe.row, recipe.judge_share, f"{recipe.seed}/{i}") for i in range(recipe.workers)
+    ]
     with ProcessPoolExecutor(recipe.workers) as pool:
-        held_out = pool.submit(_rows, file, "dev", max(64, min(2_000, recipe.documents)), recipe.row, recipe.judge_share, "dev")
+        held_out = pool.submit(
+            _rows, file, "dev", max(64, min(2_000, recipe.documents)), recipe.row, recipe.judge_share, "dev"
+        )
         parts = list(pool.map(_rows, *zip(*arguments, strict=True)))
         np.save(folder / "dev.npy", held_out.result())
     rows = np.concatenate(parts)
@@ -202,7 +211,8 @@ def build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> Qwen3ForC
 def unpack(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Ids, positions, attention mask, labels (-100 where not learned) and which labels are verdicts, of packed rows.
 
-    `rows` is int64 [batch, row]; the mask is boolean, [batch, 1, row, row], and keeps documents apart; labels are already shifted.
+    `rows` is int64 [batch, row]; the mask is boolean, [batch, 1, row, row], and keeps documents apart; labels are
+    already shifted.
     """
     ids = rows & ID_BITS
     starts = (rows & START_BIT) > 0
@@ -215,11 +225,15 @@ def unpack(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
     return ids, positions, visible[:, None], labels, (following & VERDICT_BIT) > 0
 
 
-def loss_of(model: torch.nn.Module, rows: torch.Tensor, dtype: torch.dtype, verdict_weight: float = 1.0) -> torch.Tensor:
+def loss_of(
+    model: torch.nn.Module, rows: torch.Tensor, dtype: torch.dtype, verdict_weight: float = 1.0
+) -> torch.Tensor:
     """Cross-entropy in nats for each learned token of packed rows; a verdict counts `verdict_weight` times."""
     ids, positions, visible, labels, verdicts = unpack(rows.long() & 0xFFFF)
     mask = torch.zeros(visible.shape, device=rows.device, dtype=dtype).masked_fill_(~visible, torch.finfo(dtype).min)
-    logits = model(input_ids=ids, position_ids=positions, attention_mask={"full_attention": mask}, use_cache=False).logits
+    logits = model(
+        input_ids=ids, position_ids=positions, attention_mask={"full_attention": mask}, use_cache=False
+    ).logits
     losses = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="none")
     weights = torch.where(verdicts, verdict_weight, 1.0).flatten()
     return (losses * weights).sum() / (labels >= 0).sum()
@@ -237,8 +251,8 @@ def held_out_loss(model: torch.nn.Module, rows: torch.Tensor, batch: int, dtype:
 def train(recipe: Recipe) -> dict[str, Any]:
     """Trains one model and saves it, rounded to bfloat16, with its tokenizer and a JSONL log into `recipe.out`.
 
-    The cosine schedule ends at `steps` or at `seconds` of training, whichever comes first. Raises FileNotFoundError if the packed
-    rows are missing.
+    The cosine schedule ends at `steps` or at `seconds` of training, whichever comes first. Raises FileNotFoundError if
+    the packed rows are missing.
     """
     accelerator = Accelerator(mixed_precision="bf16" if torch.cuda.is_available() else "no")
     dtype = torch.bfloat16 if accelerator.mixed_precision == "bf16" else torch.float32
@@ -246,7 +260,7 @@ def train(recipe: Recipe) -> dict[str, Any]:
     device = accelerator.device
     file = Path(recipe.data) / "train.npy"
     if not file.is_file():
-        raise FileNotFoundError(f"data: {file} does not exist; write it with scripts/train_nano.py --config RECIPE --stage data")
+        raise FileNotFoundError(f"data: {file} does not exist; write it with scripts/train_nano.py --stage data")
     rows = torch.from_numpy(np.load(file).view(np.int16)).to(device)
     dev = torch.from_numpy(np.load(Path(recipe.data) / "dev.npy").view(np.int16)).to(device)[:256]
     tokenizer = AutoTokenizer.from_pretrained(recipe.tokenizer)
@@ -285,7 +299,9 @@ def train(recipe: Recipe) -> dict[str, Any]:
                 shuffled = shuffled.repeat(math.ceil(recipe.rows_per_step / len(rows)))
         chosen, shuffled = shuffled[: recipe.rows_per_step], shuffled[recipe.rows_per_step :]
         mine = chosen[accelerator.process_index * share : (accelerator.process_index + 1) * share]
-        rate = recipe.lr * min(1.0, (step + 1) / recipe.warmup) * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * progress)))
+        rate = (
+            recipe.lr * min(1.0, (step + 1) / recipe.warmup) * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * progress)))
+        )
         for group in optimizer.param_groups:
             group["lr"] = rate
         loss = loss_of(model, rows[mine.to(device)], dtype, recipe.verdict_weight)
