@@ -13,6 +13,7 @@ from tiny_models import PADDED, make_model
 
 from baton.boundary import ENTROPY, MARGIN, TOP_PROB, Cap, Delimiter, Feature, SegmentMatcher
 from baton.engines.base import NOTHING, Call, Chunk, EngineError, LoadError, Prefix, Read, Sampling, Session, Usage
+from baton.engines.kv import RETIRED, Cache
 from baton.engines.transformers import TransformersEngine
 
 WARM = Sampling(temperature=0.8)
@@ -266,6 +267,15 @@ async def test_samples_of_one_prompt_compute_it_once(engine: TransformersEngine)
     assert later.ids == samples[0].ids
     assert engine.metrics()["prompt_hits"] == 4
     assert engine.metrics()["tokens_prefilled"] == 190
+
+
+async def test_prompts_of_closed_sessions_are_kept_within_a_limit(engine: TransformersEngine) -> None:
+    for n in range(RETIRED + 10):
+        await write(engine, [n, n + 1, n + 2], 1)
+    assert (await write(engine, [0, 1, 2], 1)).usage.cached == 0
+    assert (await write(engine, [RETIRED, RETIRED + 1, RETIRED + 2], 1)).usage.cached == 2
+    token = engine._worker.geometry.token_bytes
+    assert engine.metrics()["cache_bytes"] <= (RETIRED + 1) * 64 * token
 
 
 async def test_a_hint_computes_the_prefix(engine: TransformersEngine) -> None:
@@ -532,6 +542,19 @@ async def test_an_error_in_the_forward_fails_its_rows_and_the_engine_lives_on(en
     assert isinstance(caught.value.__cause__, IndexError)
     ids = PROMPT + before.ids
     assert (await write(engine, ids, 9, session=session)).ids == (await write(engine, ids, 9)).ids
+
+
+async def test_memory_that_the_machine_refuses_fails_the_call_only(
+    engine: TransformersEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Cache, capacity: int, geometry: Any) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Cache, "resize", refuse)
+        with pytest.raises(EngineError, match="step failed: MemoryError"):
+            await write(engine, PROMPT, 5)
+    assert len((await write(engine, PROMPT, 5)).ids) == 5
 
 
 async def test_closing_fails_what_runs_and_what_comes_after(tokenizer: Any) -> None:

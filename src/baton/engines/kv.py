@@ -16,6 +16,8 @@ from baton.engines.base import EngineError, Prefix, roll
 
 SMALLEST = 64
 """Tokens of room in a new sequence."""
+RETIRED = 64
+"""Prompts of closed sessions that are kept: enough for the samples of the questions in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,7 @@ class Pool:
         self.geometry, self.limit = geometry, limit
         self.used = self.peak = self.evictions = 0
         self._order: dict[Cache, None] = {}
+        self._retired: dict[Cache, None] = {}
         self._prompts: dict[int, Cache] = {}
 
     def new(self) -> Cache:
@@ -143,7 +146,9 @@ class Pool:
 
     def touch(self, cache: Cache) -> None:
         """Marks as the most recently used."""
-        self._order[cache] = self._order.pop(cache, None)
+        for order in (self._order, self._retired):
+            if cache in order:
+                order[cache] = order.pop(cache)
 
     def holds(self, cache: Cache) -> bool:
         return cache in self._order
@@ -166,16 +171,16 @@ class Pool:
         generous = min(max(capacity, 2 * cache.capacity, SMALLEST), max(ceiling, capacity))
         for size in (generous, capacity):
             if self._free(size * token - cache.bytes, keep=cache):
-                self.used += size * token - cache.bytes
-                self.peak = max(self.peak, self.used)
-                cache.resize(size, self.geometry)
+                self._resize(cache, size)
                 return True
         return False
 
     def drop(self, cache: Cache) -> None:
         """Takes back the memory of `cache`."""
-        if self._order.pop(cache, self) is self:
+        if cache not in self._order:
             return
+        del self._order[cache]
+        self._retired.pop(cache, None)
         self.used -= cache.bytes
         cache.data, cache.lost = None, len(cache)
         cache.crop(0)
@@ -196,9 +201,16 @@ class Pool:
             self.drop(cache)
             return
         cache.crop(prompt_length)
+        self._resize(cache, prompt_length)
+        self._retired[cache] = None
+        if len(self._retired) > RETIRED:
+            self.drop(next(iter(self._retired)))
+
+    def _resize(self, cache: Cache, capacity: int) -> None:
         before = cache.bytes
-        cache.resize(prompt_length, self.geometry)
+        cache.resize(capacity, self.geometry)
         self.used += cache.bytes - before
+        self.peak = max(self.peak, self.used)
 
     def _free(self, wanted: int, keep: Cache) -> bool:
         """Evicts idle caches until `wanted` more bytes fit; evicts none if that would not help."""

@@ -2,10 +2,8 @@
 
 Sessions keep their keys and values, so a relay's next segment computes only the tokens it has not seen, together with
 the other sessions' next tokens, and yields its first token from that same forward. In float32 on a CPU the same
-request gives the same tokens, and bitwise the same logits, whatever else runs, is cached or was evicted.
-
-Torch's thread count is left as it is; small models run best with `OMP_NUM_THREADS=1`, and bitwise repeatability is
-checked for one thread.
+request gives the same tokens, and bitwise the same logits, whatever else runs, is cached or was evicted. That holds
+for one thread, the default there: several split a matrix product by its shape, and so let the batch change the bits.
 """
 
 from __future__ import annotations
@@ -41,7 +39,8 @@ class TransformersEngine(Engine):
         cache_bytes: bound on the keys and values of all sessions; idle ones are evicted, least recently used first.
         max_batch: most rows in a step.
         max_batch_tokens: most tokens in a step; longer prefixes are computed in several.
-        threads: torch's thread count in this process; None leaves it.
+        threads: torch's thread count for the model; None is one on a CPU. More is faster from some 100 million
+            parameters on, but then a request's bits depend on its batch.
         context: most tokens of a sequence; None means the model's `max_position_embeddings`.
 
     Raises:
@@ -51,7 +50,7 @@ class TransformersEngine(Engine):
     kind = "transformers"
 
     def __init__(
-        self, model: Any, tokenizer: Any, *, name: str = "model", cache_bytes: int = 4 * GIGABYTE, max_batch: int = 32,
+        self, model: Any, tokenizer: Any, *, name: str = "model", cache_bytes: int = GIGABYTE, max_batch: int = 32,
         max_batch_tokens: int = 2048, threads: int | None = None, context: int | None = None,
     ):  # fmt: skip
         for field, value in (
@@ -72,7 +71,8 @@ class TransformersEngine(Engine):
         self._tokenizer = tokenizer
         self._worker = Worker(
             model.eval(), _geometry(model, name, self.context), vocabulary=len(self.vocabulary), context=self.context,
-            cache_bytes=cache_bytes, max_batch=max_batch, max_batch_tokens=max_batch_tokens, threads=threads,
+            cache_bytes=cache_bytes, max_batch=max_batch, max_batch_tokens=max_batch_tokens,
+            threads=threads or (1 if model.device.type == "cpu" else None),
         )  # fmt: skip
         self._worker.start()
 

@@ -30,6 +30,12 @@ SCORED = 256
 """Most tokens of a row that scores given ids in one step: logits of a large vocabulary are large."""
 
 
+COUNTS = (
+    *("tokens_sampled", "tokens_prefilled", "tokens_cached", "rebuilt_tokens"),
+    *("steps", "rows", "prompt_hits", "pauses"),
+)
+
+
 @dataclass(eq=False, slots=True)
 class Place:
     """The worker's side of a session: its cache, where a fork finds its first tokens, and its prompt."""
@@ -240,22 +246,9 @@ class Worker(threading.Thread):
         self.vocabulary, self.context = vocabulary, context
         self.max_batch, self.max_batch_tokens, self.threads = max_batch, max_batch_tokens, threads
         self.pool = Pool(geometry, cache_bytes)
-        self.extents = Extents(geometry)
         self.waiting: list[Row] = []
         self.running: list[Row] = []
-        self.counts = dict.fromkeys(
-            (
-                "tokens_sampled",
-                "tokens_prefilled",
-                "tokens_cached",
-                "steps",
-                "rows",
-                "rebuilt_tokens",
-                "prompt_hits",
-                "pauses",
-            ),
-            0,
-        )
+        self.counts = dict.fromkeys(COUNTS, 0)
         self.busy_seconds = 0.0
         self._wake = threading.Condition()
         self._arrivals: list[Row] = []
@@ -293,9 +286,16 @@ class Worker(threading.Thread):
         if self.threads is not None:
             torch.set_num_threads(self.threads)
         with torch.inference_mode():
+            # Measured here because it depends on this thread's count.
+            self.extents = Extents(self.geometry)
             while self._receive():
                 start = time.monotonic()
-                self._step()
+                try:
+                    self._step()
+                except Exception as error:
+                    # Out of memory while a cache grew, say: whoever asked is told, and the engine goes on.
+                    for row in (*self.running, *self.waiting):
+                        self._end(row, _failure("the engine's step failed", error))
                 self._flush()
                 self.busy_seconds += time.monotonic() - start
         for row in (*self.running, *self.waiting):
