@@ -17,7 +17,7 @@ EVERYTHING = Read(features=frozenset({ENTROPY, MARGIN}), top=ALL)
 
 
 async def score_steps(role: str, read: Read):
-    """Two steps of the draft scored by every statistic under `role`, then a stretch of the target: the trace and both."""
+    """Two steps of the draft scored by every statistic under `role`, then a stretch of the target."""
     pair = make_pair(**{s: Confidence(s, role, s) for s in STATISTICS})
     values: list[dict[str, float]] = []
 

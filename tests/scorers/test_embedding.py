@@ -49,7 +49,11 @@ def encoder(tmp_path):
 async def test_scores_are_cosines_of_mean_states_whatever_is_in_the_batch(encoder):
     folder, embed = encoder
     scorer = load(folder)
-    pairs = [("So x = 7.", "Thus x is 7."), ("short", "a much longer step than the other one, twice or more"), ("a", "b")]
+    pairs = [
+        ("So x = 7.", "Thus x is 7."),
+        ("short", "a much longer step than the other one, twice or more"),
+        ("a", "b"),
+    ]
     scores = await scorer.score([request(a + "\n\n", b) for a, b in pairs])
     assert [s.value for s in scores] == pytest.approx([float(embed(a) @ embed(b)) for a, b in pairs], abs=1e-5)
     assert [s.tokens for s in scores] == [len(a) + len(b) for a, b in pairs]

@@ -22,7 +22,9 @@ STEPS = ("First, 2 + 3 = 5.\n\n", "Then, 5 * 4 = 20.\n\n")
 OPEN, CLOSE = "<|im_start|>", "<|im_end|>\n"
 
 
-def request(step: str, before: tuple[str, ...] = STEPS, against: str | None = None, generation: int = 1) -> ScoreRequest:
+def request(
+    step: str, before: tuple[str, ...] = STEPS, against: str | None = None, generation: int = 1
+) -> ScoreRequest:
     return ScoreRequest("Q?", before, step, "draft", (), 0, against=against, generation=generation)
 
 
@@ -113,7 +115,9 @@ async def test_steps_equal_but_for_case_and_space_are_not_asked_about(engine):
 
 def test_braces_of_a_prompt_and_of_a_step_stay():
     prompt = filled("Is \\boxed{} in {step}? Steps: {steps}")
-    assert prompt("Q", ["a {step}", "b"], "\\boxed{question}") == "Is \\boxed{} in \\boxed{question}? Steps: a {step}\n\nb"
+    assert (
+        prompt("Q", ["a {step}", "b"], "\\boxed{question}") == "Is \\boxed{} in \\boxed{question}? Steps: a {step}\n\nb"
+    )
 
 
 @pytest.mark.parametrize(
@@ -203,7 +207,9 @@ async def test_a_role_judges_in_the_conversation_of_the_answer_and_nothing_is_co
                 steps.append(step)
             steps.append(await gen.write("target", [Cap(5)]))
 
-    trace = await generate(pair, Policy(), "Q?", options=Options(sampling=Sampling(temperature=1.0), thinking=False, seed=1))
+    trace = await generate(
+        pair, Policy(), "Q?", options=Options(sampling=Sampling(temperature=1.0), thinking=False, seed=1)
+    )
     prompt = ids_of(chat("Q?"))
     turn = ids_of(CLOSE + chat(SPECREASON.score("", [], ""), SPECREASON.begin))
     path = [*prompt, *steps[0].ids]

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from scripted import ScriptedEngine
 from tiny_prms import FORMATS, SIZE, build, make_tokenizer
 from transformers import BertConfig, BertForTokenClassification, Qwen3Config, Qwen3ForTokenClassification
 
@@ -18,6 +17,7 @@ from baton.scorers.base import ScoreRequest
 from baton.scorers.prm import Prm, PrmModel, Read, Row, aggregated
 from baton.trace import Role
 from baton.vocabulary import Vocabulary
+from scripted import ScriptedEngine
 
 QUESTION = "How many eggs are 16 - 3 - 4?"
 STEPS = ["First, 16 - 3 = 13.", "Then 13 - 4 = 9.", "So, 9 eggs\nare left.", "The answer is 9."]
@@ -157,9 +157,7 @@ async def test_a_full_cache_forgets_and_scores_stay_right(built):
     await scorer.close()
 
 
-@pytest.mark.parametrize(
-    ("how", "expected"), [("last", 0.5), ("min", 0.25), ("mean", 0.5), ("product", 0.09375)]
-)
+@pytest.mark.parametrize(("how", "expected"), [("last", 0.5), ("min", 0.25), ("mean", 0.5), ("product", 0.09375)])
 def test_steps_are_aggregated(how, expected):
     assert aggregated([0.75, 0.25, 0.5], how) == expected
 
@@ -196,7 +194,7 @@ async def test_a_model_that_gives_too_few_scores_is_an_error(built):
     with pytest.raises(EngineError, match="the model gave 3 scores for 4 steps"):
         await scorer.score([request(STEPS)])
     scorer.model._head = lambda states: states[:, 0] * float("nan")
-    with pytest.raises(EngineError, match="'prm'.*nan"):
+    with pytest.raises(EngineError, match=r"'prm'.*nan"):
         await scorer.score([request(STEPS, generation=2)])
     await scorer.close()
 

@@ -42,7 +42,9 @@ Reference = Callable[[str, Sequence[str]], list[float]]
 """Scores of all steps of a solution."""
 
 
-def make_tokenizer(special: Sequence[str] = (), chat: str | None = None, bos: str | None = None, words: Sequence[str] = ()):
+def make_tokenizer(
+    special: Sequence[str] = (), chat: str | None = None, bos: str | None = None, words: Sequence[str] = ()
+):
     """Bytes, line breaks merged, the given control tokens and words."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {c: n for n, c in enumerate(alphabet)} | {"ĊĊ": len(alphabet), ".ĊĊ": len(alphabet) + 1}
@@ -82,7 +84,10 @@ def qwen(folder: Path) -> Reference:
     config = Qwen2Config(**SIZE)
     model, score = Qwen2Model(config).eval(), nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 2))
     tensors = {f"model.{k}": v.contiguous() for k, v in model.state_dict().items()}
-    own = {"AutoConfig": "configuration_qwen2_rm.Qwen2RMConfig", "AutoModel": "modeling_qwen2_rm.Qwen2ForProcessRewardModel"}
+    own = {
+        "AutoConfig": "configuration_qwen2_rm.Qwen2RMConfig",
+        "AutoModel": "modeling_qwen2_rm.Qwen2ForProcessRewardModel",
+    }
     _save(folder, tokenizer, config, {**tensors, **_named(score, "score.")}, auto_map=own)
     mark = tokenizer.convert_tokens_to_ids("<extra_0>")
 

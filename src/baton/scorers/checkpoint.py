@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from torch import Tensor
+from transformers.utils import logging
 
 from baton.engines.base import LoadError
 
@@ -55,15 +57,22 @@ class Checkpoint:
     def model(self, auto: Any) -> Any:
         """The model by one of `transformers`' auto classes, in evaluation mode on the device.
 
+        Weights that the class does not know (a head that is read apart) are left out.
+
         Raises:
-            LoadError: it cannot be built.
+            LoadError: it cannot be built, or weights that it needs are not there.
         """
         try:
-            model = auto.from_pretrained(
-                self.folder, dtype=self.dtype, use_safetensors=True, trust_remote_code=self.trust_remote_code
-            )
+            with _quiet():
+                model, seen = auto.from_pretrained(
+                    self.folder, dtype=self.dtype, use_safetensors=True, trust_remote_code=self.trust_remote_code,
+                    output_loading_info=True,
+                )  # fmt: skip
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             raise LoadError(f"{self.folder}: cannot be loaded: {' '.join(str(error).split())}") from error
+        # Nothing reads an encoder's pooler; anything else would be random numbers.
+        if missing := sorted(key for key in seen["missing_keys"] if "pooler" not in key):
+            raise LoadError(f"{self.folder}: it has no weights for {', '.join(missing[:3])}; check the scorer's format")
         return model.to(self.device).eval()
 
     def tokenizer(self, auto: Any) -> Any:
@@ -92,6 +101,17 @@ class Checkpoint:
             if name not in found:
                 raise LoadError(f"{self.folder}: it has no tensor {name!r}; check the scorer's format")
         return [found[name].float().to(self.device) for name in names]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the report on weights left out."""
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
 
 
 def _fetch(path: str, revision: str | None, trust_remote_code: bool) -> Path:

@@ -27,6 +27,9 @@ FENCED = re.compile(r"^```(?:python|py)?[ \t]*\n(.*?)^```", re.DOTALL | re.MULTI
 EXAMPLE = re.compile(r"^[ \t]*>>>", re.MULTILINE)
 QUOTES = re.compile(r"""^[ \t]*(\"{3}|'{3}|`{3}).*$""", re.MULTILINE)
 
+WALL = 4
+"""Seconds a process may take for each second of CPU that it may use: a loaded machine gives it a part of one core."""
+
 CHILD = """
 import doctest, json, os, resource, sys
 seconds, memory, code, tests = json.loads(sys.stdin.read())
@@ -77,7 +80,7 @@ async def unit_test(
         request: the step.
         tests: JSONL file with a `question` and `tests` (a list of Python sources) a line; None takes the doctest
             examples (`>>>`) in the question.
-        seconds: of CPU, and twice that of wall time.
+        seconds: of CPU, and four times that of wall time.
         memory_mb: address space of the process, in MiB.
         partial: the share of tests that pass in place of 1 or 0.
         fenced: the code is what stands in closed blocks (```); else all of the text is code.
@@ -129,9 +132,9 @@ async def run_tests(code: str, tests: Sequence[str], seconds: float, memory_mb: 
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
         )  # fmt: skip
         try:
-            output, _ = await asyncio.wait_for(process.communicate(job), 2 * seconds)
+            output, _ = await asyncio.wait_for(process.communicate(job), WALL * seconds)
         except TimeoutError:
-            return 0, len(tests), f"it ran longer than {2 * seconds} s"
+            return 0, len(tests), f"it ran longer than {WALL * seconds} s"
         finally:
             # Whatever it started dies with it.
             with contextlib.suppress(ProcessLookupError):
