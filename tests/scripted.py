@@ -188,8 +188,12 @@ class ScriptedSession(Session):
         await asyncio.sleep(engine.first_delay)
         scores = []
         for i in ids:
-            likes = (engine.vocabulary.encode(engine.continuation(text, 0)) or [min(engine.vocabulary.end_of_text)])[0]
-            logprob = engine.likes(text, engine.text([i])) if engine.likes else 0.0 if likes == i else -8.0
+            if engine.likes:
+                likes, logprob = i, engine.likes(text, engine.text([i]))
+            else:
+                written = engine.vocabulary.encode(engine.continuation(text, 0))
+                likes = (written or [min(engine.vocabulary.end_of_text)])[0]
+                logprob = 0.0 if likes == i else -8.0
             scores.append(TokenScore(logprob / temperature, likes, 0.0, margin=1.0, entropy=0.0))
             text += engine.text([i])
         return scores, Usage(prompt=prefix.length + len(ids), cached=cached)

@@ -416,6 +416,17 @@ def test_a_probe_can_ask_as_the_user_after_the_text_so_far_and_with_sampling_of_
     assert (trace.decisions[0].scorer, trace.decisions[0].helper_tokens) == ("probe:target", new)
 
 
+def test_a_probe_that_asks_after_the_end_of_text_does_not_end_the_turn_twice():
+    async def policy(gen):
+        last = await gen.propose("target")
+        assert last.ended_by is END_OF_TEXT
+        probe = await gen.probe("target", ask="?", after=last, cap=1)
+        assert probe.prompt == 1 + len(last.ids) - 1 + len(WORDS.encode("[ask:?]"))
+        gen.commit(last)
+
+    answer(policy, lambda text, seed: "answer<eos>" if "ask" not in text else "7", thinking=False)
+
+
 def test_a_probe_about_a_step_is_a_score_during_which_an_optimistic_draft_goes_on():
     draft = ScriptedEngine("draft", ANSWER, delay=0.1)
 

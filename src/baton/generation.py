@@ -552,7 +552,12 @@ class Generation:
         """
         parent, speaker = self._node(after), self._role(role)
         vocabulary = self._vocabulary[speaker]
-        prefix = self._prefix(parent, speaker).extend(self._turn(speaker, ask) if ask else ())
+        prefix = self._prefix(parent, speaker)
+        if ask:
+            if parent.parent is not None and parent.segment.ended_by is END_OF_TEXT:
+                # The turn that is asked begins with the end of the one before it.
+                prefix = self._prefix(parent.parent, speaker).extend(self._ids(parent, speaker)[:-1])
+            prefix = prefix.extend(self._turn(speaker, ask))
         prefix = prefix.extend(vocabulary.encode(suffix) if suffix else ())
         context = (suffix if ask else parent.tail + suffix)[-CONTEXT_CHARACTERS:]
         matcher = SegmentMatcher(until, vocabulary, context=context, thinking=False, cap=cap)
