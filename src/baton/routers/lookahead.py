@@ -1,0 +1,210 @@
+"""Lookahead reasoning: speculation in steps (arXiv 2506.19830, NeurIPS 2025)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from baton.boundary import BUDGET, CANCELLED, END_OF_TEXT, STEP, Boundary, Cap
+from baton.gate import Constant, Gate, Threshold
+from baton.generation import Generation, Pending, PendingCall
+from baton.routers.specreason import quality
+from baton.trace import Segment
+
+THRESHOLDS = {"judge": 0.5, "embedding": 0.95, "target": 7.0, "random": 0.5, "exact": 0.5}
+"""Published operating points."""
+
+
+@dataclass(eq=False)
+class _Place:
+    """A step of the tree and what is under way after it: the target's own next step, and the draft's versions of it."""
+
+    step: Segment
+    own: Pending | None = None
+    drafts: dict[int, Pending] = field(default_factory=dict)
+    verdicts: dict[int, PendingCall[float]] = field(default_factory=dict)
+    accepted: dict[int, bool] = field(default_factory=dict)
+    below: dict[int, _Place] = field(default_factory=dict)
+    drafted: list[int] | None = None
+    """Branches that were there when the target's own step was."""
+
+    def tree(self) -> Iterator[_Place]:
+        yield self
+        for place in self.below.values():
+            yield from place.tree()
+
+    @property
+    def drafting(self) -> bool:
+        return any(not draft.done for place in self.tree() for draft in place.drafts.values())
+
+    def under_way(self) -> list[Pending | PendingCall[Any]]:
+        return [
+            call
+            for place in self.tree()
+            for call in (*([place.own] if place.own else ()), *place.drafts.values(), *place.verdicts.values())
+            if not call.done
+        ]
+
+
+@dataclass(frozen=True)
+class Lookahead:
+    """The draft runs several steps ahead; the target writes its own version of each beside it, and equal ones are kept.
+
+    Where a verifier finds that a step of the draft says what the target's own says, the draft's is kept and the target
+    need not be waited for again; at the first that does not, the target's own stands and the draft starts anew after
+    it. `depth` drafts ahead means up to k = depth + 1 steps of the target at once. Paper: arXiv 2506.19830.
+
+    Faithful: steps of at most 100 tokens; a tree of `width` branches a step; targets start as soon as the step before
+    them is drafted, and verifiers as soon as both versions are there; a draft that is not there when the target's own
+    step is counts as rejected, as the target never waits; the first step, and each one after a step that did not end at
+    a blank line, is the target's; texts that are equal but for case and outer blanks need no verifier. The published
+    program is the asynchronous one; the synchronous one is the paper's first algorithm.
+
+    Fixed: branches have seeds of their own (published: the second on the clock, so that branches were copies); an end
+    of text in an accepted draft ends the answer (published: it waited for a step past the end, and appended it);
+    judges are cancelled with the steps they judge; nothing polls; a failing verifier is an error, not a crash on no
+    text; what the clock said (which drafts were late) is recorded, so that an answer can be replayed; drafts whose
+    rejection is certain are not written.
+
+    Use it when: slots are idle and latency counts: it samples many tokens of the target that it does not keep. `baton
+    plan` tells which depth and width pay.
+    """
+
+    verifier: str = "judge"
+    """A scorer of the pair that compares two steps (`judge`, `embedding`, ...), or `target` (its mark from 0 to 9 for
+    the draft's step), `random` (accepts with probability `threshold`) or `exact` (equal texts only)."""
+    threshold: float | None = None
+    """Least score that is accepted; the published one of the verifier if left out."""
+    depth: int = 4
+    """Steps that the draft runs ahead; 0 is the target alone."""
+    width: int = 1
+    """Versions of each step that the draft writes."""
+    choose: str = "first"
+    """Among accepted branches, the `first`, as published, or the `closest` (highest score)."""
+    asynchronous: bool = True
+    """Draft, write and verify at once, in a sliding window; false: rounds of drafting, then writing and verifying."""
+    whole_steps: bool = True
+    """Leave to the target the first step, and each one after a step that did not end at a blank line, as published."""
+    step_tokens: int = 100
+    """Most tokens of a step."""
+
+    name: ClassVar[str] = "lookahead"
+
+    def __post_init__(self) -> None:
+        for knob, value, least in (
+            ("depth", self.depth, 0),
+            ("width", self.width, 1),
+            ("step_tokens", self.step_tokens, 1),
+        ):
+            if value < least:
+                raise ValueError(f"lookahead.{knob}: {value} is too few; use {least} or more")
+        if self.choose not in {"first", "closest"}:
+            raise ValueError(f"lookahead.choose: {self.choose!r} is unknown; use first or closest")
+        if self.threshold is None:
+            if self.verifier not in THRESHOLDS:
+                raise ValueError(
+                    f"lookahead.threshold: missing, and {self.verifier!r} has no published one; give the least score "
+                    "that is accepted"
+                )
+            object.__setattr__(self, "threshold", THRESHOLDS[self.verifier])
+        try:
+            self.gate  # noqa: B018
+        except ValueError as error:
+            raise ValueError(f"lookahead.threshold: {error}") from None
+
+    @property
+    def scorers(self) -> tuple[str, ...]:
+        return () if self.verifier in {"target", "random", "exact"} else (self.verifier,)
+
+    @property
+    def gate(self) -> Gate:
+        least = math.nan if self.threshold is None else self.threshold
+        return Constant(least) if self.verifier == "random" else Threshold(least)
+
+    @property
+    def until(self) -> tuple[Boundary, ...]:
+        return (STEP, Cap(self.step_tokens))
+
+    async def __call__(self, gen: Generation) -> None:
+        root: _Place | None = None
+        while not gen.finished:
+            root = root or _Place(gen.head)
+            if self.asynchronous or root.own is None:
+                self._draft(gen, root, self.depth)
+            if self.asynchronous or not root.drafting:
+                self._verify(gen, root)
+            step = self._decided(gen, root)
+            if step is None:
+                await gen.first(root.under_way())
+                continue
+            gen.commit(step)
+            # Where the commit closed the thinking, what was built on the step is gone.
+            root = next((p for p in root.below.values() if p.step is step and gen.head is step), None)
+
+    def _draft(self, gen: Generation, place: _Place, ahead: int) -> None:
+        """Lets the draft go on wherever the tree may grow by `ahead` more steps."""
+        if ahead == 0 or (self.whole_steps and place.step.ended_by is not STEP):
+            return
+        if place.drafted is None and not place.drafts:
+            pendings = [gen.start("draft", self.until, place.step, 1, branch) for branch in range(self.width)]
+            place.drafts = dict(enumerate(pendings))
+        for branch, draft in place.drafts.items():
+            if draft.done and draft.segment.ended_by not in (END_OF_TEXT, BUDGET, CANCELLED):
+                below = place.below.setdefault(branch, _Place(draft.segment))
+                self._draft(gen, below, ahead - 1)
+
+    def _verify(self, gen: Generation, place: _Place) -> None:
+        """Starts the target's own step after each place, and the verdicts on drafts where both versions are there."""
+        if place.own is None:
+            place.own = gen.start("target", self.until, place.step)
+        for branch, draft in place.drafts.items():
+            if draft.done and place.own.done and branch not in place.verdicts:
+                verdict = self._verdict(gen, draft.segment, place.own.segment)
+                place.verdicts[branch] = gen.background(verdict, draft.segment)
+        for below in place.below.values():
+            self._verify(gen, below)
+
+    def _decided(self, gen: Generation, place: _Place) -> Segment | None:
+        """The step that stands after `place`, or None as long as that is open."""
+        if place.own is None or not place.own.done:
+            return None
+        if place.drafted is None:
+            place.drafted = self._in_time(gen, place)
+        best: tuple[float, Segment] | None = None
+        for branch in place.drafted:
+            verdict, step = place.verdicts.get(branch), place.drafts[branch].segment
+            if verdict is None or not verdict.done:
+                return None
+            score = verdict.task.result()
+            if branch not in place.accepted:
+                place.accepted[branch] = gen.decide(self.gate, step, score)
+            if place.accepted[branch] and self.choose == "first":
+                return step
+            if place.accepted[branch] and (best is None or score > best[0]):
+                best = score, step
+        return best[1] if best else place.own.segment
+
+    def _in_time(self, gen: Generation, place: _Place) -> list[int]:
+        """Branches whose draft was there when the target's own step was; the others are given up."""
+        drafted = [branch for branch, draft in place.drafts.items() if draft.done]
+        if self.asynchronous and place.drafts:
+            drafted = gen.observe("drafted", drafted)
+        for late in place.drafts.keys() - set(drafted):
+            place.drafts.pop(late).cancel()
+            place.below.pop(late, None)
+        return drafted
+
+    async def _verdict(self, gen: Generation, draft: Segment, own: Segment) -> float:
+        assert self.threshold is not None
+        if self.verifier == "random":
+            return self.threshold
+        if self.verifier == "target":
+            return await quality(gen, draft)
+        ends = draft.ended_by is END_OF_TEXT, own.ended_by is END_OF_TEXT
+        equal = draft.text.strip().lower() == own.text.strip().lower() and ends[0] == ends[1]
+        if self.verifier == "exact":
+            return float(equal)
+        # The verifier is spared where there is nothing to ask.
+        return max(1.0, self.threshold) if equal else await gen.score(draft, by=self.verifier, against=own)
