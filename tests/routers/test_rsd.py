@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from steps import calls, dropped, kept, prefers, relay, shared_log
 
 from baton.engines.base import EngineError
 from baton.generation import Budget
 from baton.routers.rsd import RSD
 from scripted import WORDS, ScriptedEngine, ScriptedScorer
-from steps import calls, dropped, kept, prefers, relay, shared_log
 
 TARGET = {"": "good.\n\n", "good.\n\n": "two.\n\n", "two.\n\n": "</think>", "</think>": "answer<eos>"}
 DRAFT = {**TARGET, "": "bad.\n\n"}
 
 
-def gated(router=None, target=TARGET, draft=DRAFT, value=prefers("bad"), **options):  # noqa: B008
+def gated(router=None, target=TARGET, draft=DRAFT, value=prefers("bad"), **options):
     engines = ScriptedEngine("target", target), ScriptedEngine("draft", draft)
     scorer = ScriptedScorer(value)
     log = shared_log(*engines, scorer)
@@ -43,7 +43,7 @@ def test_a_rejected_step_is_rewritten_by_the_target_unscored_and_accepted_ones_s
 def test_of_several_drafts_the_best_is_gated_and_the_others_go():
     drafts = iter(["one.\n\n", "good.\n\n", "bad.\n\n", "answer<eos>", "answer<eos>", "answer<eos>"])
     value = lambda r: {"one.\n\n": 0.8, "good.\n\n": 0.9, "bad.\n\n": 0.1}.get(r.step, 1.0)  # noqa: E731
-    trace, log = gated(RSD(n=3), draft=lambda text, seed: next(drafts), value=value)
+    trace, _ = gated(RSD(n=3), draft=lambda text, seed: next(drafts), value=value)
     assert [d.score for d in trace.decisions] == [0.9, 1.0]
     assert kept(trace) == [("draft", "good.\n\n"), ("draft", "answer")]
     assert len({s.seed for s in trace.segments[:3]}) == 3
