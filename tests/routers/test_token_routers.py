@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -15,7 +16,7 @@ from baton.routers.glimp import Glimp
 from baton.routers.margin import Margin
 from baton.routers.rstitch import RStitch
 from relay import follow, relay
-from scripted import WORDS, ScriptedEngine, pair, vocabulary
+from scripted import WORDS, ScriptedEngine, ScriptedSession, pair, vocabulary
 
 TEXT = "one.\n\ntwo bad.\n\nthree.</think>good.\n\nanswer<eos>"
 
@@ -170,9 +171,23 @@ def test_bild_keeps_an_unlikely_token_that_is_the_targets_own_choice():
     assert got.path[0] == ("draft", "one.\n\ntwo ")
 
 
+class Doubtful(ScriptedEngine):
+    """Is a little surprised by every token, also by those that it would have chosen."""
+
+    def open(self, prompt):
+        return DoubtfulSession(self, len(prompt))
+
+
+class DoubtfulSession(ScriptedSession):
+    async def logprob(self, prefix, ids, temperature=1.0):
+        scores, usage = await super().logprob(prefix, ids, temperature)
+        return [replace(s, logprob=-0.1) for s in scores], usage
+
+
 def test_bild_takes_zero_as_a_value_of_its_knobs():
-    doubtful = ScriptedEngine("target", follow(TEXT), likes=lambda text, token: -0.1)
-    got = relay(Bild(rollback=0, fallback=0), doubtful, follow(WRONG, TEXT), draft_says=sure("one"))
+    got = relay(
+        Bild(rollback=0, fallback=0), Doubtful("target", follow(TEXT)), follow(WRONG, TEXT), draft_says=sure("one")
+    )
     assert got.calls[0] == ("draft", "", "one.\n\nthree bad.\n\nthree.</think>"), "no doubt of the draft counts"
     assert got.trace.text == TEXT.removesuffix("<eos>"), "every token that is not the target's first choice goes"
 
