@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from baton import __version__
+from baton.plan.command import plan_command
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -381,6 +382,9 @@ def version() -> None:
         except PackageNotFoundError:
             continue
     print(json.dumps(found))
+
+
+app.command("plan")(_input()(plan_command))
 
 
 def _base(pair_path: str) -> Path:
