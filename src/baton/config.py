@@ -220,6 +220,10 @@ NANO_PAIR = PairConfig(
     draft=ModelConfig(model="nano:draft"),
     cues="nano:cues",
     budget=Budget(tokens=768, answer_reserve=64),
+    scorers={
+        "judge": JudgeConfig(kind="judge", role="target", template="nano", read="expected"),
+        "confidence": ConfidenceConfig(kind="confidence", role="draft"),
+    },
 )
 """The pair that is shipped with the package; a recipe calls it `nano`."""
 
