@@ -277,6 +277,13 @@ def test_the_target_can_mark_the_drafts_step_instead():
     assert [d.score for d in trace.decisions][:2] == [8.0, 4.0]
 
 
+def test_the_targets_mark_can_be_asked_for_in_other_words():
+    asked = "[ask:Is one. right?]mark: "
+    engines = target(lambda text, seed: "9" if text.endswith(asked) else follow()(text, seed)), draft()
+    router = exact(verifier="target", prompt="Is {step} right?", prefill="mark: ")
+    assert relay(router, *engines, budget=Budget(2, 0)).decisions[0].score == 9.0
+
+
 def test_random_accepts_with_its_probability_whatever_was_written_and_repeats_with_the_seed():
     def accepts(seed, p):
         nothing = lambda text, seed: "bad.\n\n" if text.count("\n\n") < 12 else "answer<eos>"  # noqa: E731

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from baton.boundary import BUDGET, CANCELLED, END_OF_TEXT, STEP, Boundary, Cap
 from baton.gate import Constant, Gate, Threshold
 from baton.generation import Generation, Pending, PendingCall
-from baton.routers.specreason import quality
+from baton.routers.specreason import PREFILL, PROMPT, quality
 from baton.trace import Segment
 
 THRESHOLDS = {"judge": 0.5, "embedding": 0.95, "target": 7.0, "random": 0.5, "exact": 0.5}
@@ -89,6 +89,10 @@ class Lookahead:
     """Leave to the target the first step, and each one after a step that did not end at a blank line, as published."""
     step_tokens: int = 100
     """Most tokens of a step."""
+    prompt: str = PROMPT
+    """What the verifier `target` is asked; `{step}` stands for the step."""
+    prefill: str = PREFILL
+    """How its reply begins."""
 
     name: ClassVar[str] = "lookahead"
 
@@ -201,7 +205,7 @@ class Lookahead:
         if self.verifier == "random":
             return self.threshold
         if self.verifier == "target":
-            return await quality(gen, draft)
+            return await quality(gen, draft, prompt=self.prompt, prefill=self.prefill)
         ends = draft.ended_by is END_OF_TEXT, own.ended_by is END_OF_TEXT
         equal = draft.text.strip().lower() == own.text.strip().lower() and ends[0] == ends[1]
         if self.verifier == "exact":
