@@ -182,7 +182,7 @@ async def test_an_empty_step_is_a_step_with_a_score_of_its_own(built):
 
 async def test_a_tag_inside_a_step_is_an_error_not_a_shift(built):
     scorer = load(built["math-shepherd"][0], "math-shepherd")
-    with pytest.raises(EngineError, match="3 step tags in the tokens of 2 steps"):
+    with pytest.raises(EngineError, match="3 places to read for 2 steps"):
         await scorer.score([request(["Это ки.", "Then 9."])])
     await scorer.close()
 
@@ -259,11 +259,13 @@ async def test_a_model_that_looks_ahead_is_computed_whole(tmp_path):
     model = BertForTokenClassification(BertConfig(**settings, num_labels=2)).eval()
     runner = PrmModel(model.base_model, lambda states: states[:, 0])
     assert runner.cache_bytes == 0
-    rows = [Row(1, (5, 6, 7, 8), (2, 4)), Row(2, (9, 9), (2,))]
+    rows = [Row(1, (5, 6, 7, 8), (2, 4)), Row(2, (9, 9), (2,)), Row(1, (5, 6), (2,))]
     reads = runner(rows)
-    with torch.inference_mode():
-        alone = model.base_model(torch.tensor([[5, 6, 7, 8]])).last_hidden_state[0, [1, 3], 0].tolist()
-    assert reads[0] == Read(pytest.approx(alone, abs=1e-4), 4, 0)
+    for row, read in zip(rows, reads, strict=True):
+        with torch.inference_mode():
+            states = model.base_model(torch.tensor([row.ids])).last_hidden_state[0]
+        alone = [states[end - 1, 0].item() for end in row.ends]
+        assert read == Read(pytest.approx(alone, abs=1e-4), len(row.ids), 0)
 
 
 # What cannot be loaded

@@ -85,7 +85,8 @@ class PrmModel:
     def __init__(self, backbone: Any, head: Head, cache_bytes: int = 1 << 30):
         self.backbone, self._head = backbone, head
         self._device = next(backbone.parameters()).device
-        self.cache_bytes = cache_bytes if cache_bytes and self._continues() else 0
+        self._forward_only = self._continues()
+        self.cache_bytes = cache_bytes if self._forward_only else 0
         self._known: OrderedDict[int, list[Known]] = OrderedDict()
 
     @property
@@ -96,7 +97,7 @@ class PrmModel:
     @torch.inference_mode()
     def __call__(self, rows: Sequence[Row]) -> list[Read]:
         """Scores `rows`. One that begins another of the same answer is read off that one."""
-        longest = self._longest(rows)
+        longest = self._longest(rows) if self._forward_only else rows
         by_row: dict[Row, tuple[dict[int, float], int, int]] = {}
         for work in self._portions(list(dict.fromkeys(longest))):
             by_row.update(zip(work, self._forward(work, [self._find(row) for row in work]), strict=True))
@@ -156,9 +157,7 @@ class PrmModel:
         if todo:
             news = [list(rows[n].ids[len(found[n].ids) :]) for n in todo]
             states, cache = self._run(news, [found[n] for n in todo])
-            where = [
-                (at, end) for at, n in enumerate(todo) for end in rows[n].ends if end > len(found[n].ids)
-            ]  # fmt: skip
+            where = [(at, end) for at, n in enumerate(todo) for end in rows[n].ends if end > len(found[n].ids)]
             index = torch.tensor([[at, end - 1 - len(found[todo[at]].ids)] for at, end in where], device=states.device)
             values = self._head(states[index[:, 0], index[:, 1]].float()).tolist()
             if len(values) != len(where):
@@ -322,8 +321,8 @@ class Prm(Scorer):
 
     def _row(self, request: ScoreRequest) -> tuple[Row, int]:
         """The sequence of a request, and how many of its steps did not fit the context."""
-        steps, skip = self.layout.steps(request), 0
         pieces = self.layout.pieces(request, 0)
+        steps, skip = len(pieces), 0
         while sum(map(len, pieces)) > self.model.context:
             if skip == steps - 1:
                 raise EngineError(
@@ -332,8 +331,6 @@ class Prm(Scorer):
                 )
             skip = min(steps - 1, skip + DROPPED)
             pieces = self.layout.pieces(request, skip)
-        if len(pieces) != steps - skip:
-            raise EngineError(f"scorer {self.name!r}: {len(pieces)} places to read for {steps - skip} steps")
         ends, total = [], 0
         for piece in pieces:
             total += len(piece)

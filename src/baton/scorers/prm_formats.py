@@ -46,10 +46,6 @@ class Format(ABC):
             EngineError: the ids do not have one place to read for each step.
         """
 
-    @abstractmethod
-    def steps(self, request: ScoreRequest) -> int:
-        """How many steps there are to score."""
-
 
 class TextFormat(Format):
     """A format made from texts, for any writer."""
@@ -60,11 +56,15 @@ class TextFormat(Format):
             lambda text: tuple(tokenizer.encode(text, add_special_tokens=False)) if text else ()
         )
 
-    def steps(self, request: ScoreRequest) -> int:
-        return len(request.path)
-
     def pieces(self, request: ScoreRequest, skip: int) -> list[list[int]]:
-        return self.encode(request.question, request.path[skip:])
+        steps = request.path[skip:]
+        pieces = self.encode(request.question, steps)
+        if len(pieces) != len(steps):
+            raise EngineError(
+                f"{type(self).__name__}: {len(pieces)} places to read for {len(steps)} steps; a step holds the "
+                "format's own mark"
+            )
+        return pieces
 
     @abstractmethod
     def encode(self, question: str, steps: Sequence[str]) -> list[list[int]]:
@@ -130,11 +130,6 @@ class MathShepherdFormat(TextFormat):
             pieces[-1].append(i)
             if i == self.tag:
                 pieces.append([])
-        if len(pieces) - 1 != len(steps):
-            raise EngineError(
-                f"format math-shepherd: {len(pieces) - 1} step tags in the tokens of {len(steps)} steps; "
-                f"a step holds the tag {self.TAG!r} itself"
-            )
         return pieces[:-1]
 
 
@@ -185,9 +180,6 @@ class LedgerFormat(Format):
                 "format: 'token-classification' without a separator reads the pair's own token ids, and this model "
                 "maps tokens to others; use a model of the pair's family, or set separator"
             )
-
-    def steps(self, request: ScoreRequest) -> int:
-        return len(self._cut(request))
 
     def pieces(self, request: ScoreRequest, skip: int) -> list[list[int]]:
         steps = self._cut(request)[skip:]
