@@ -14,7 +14,7 @@ from baton.routers.majority import Majority
 from baton.routers.query_router import QueryRouter
 from baton.trace import Role
 from relay import relay
-from scripted import WORDS, BrokenError, ScriptedEngine, ScriptedScorer, pair, vocabulary
+from scripted import WORDS, BrokenError, ScriptedEngine, ScriptedScorer, ScriptedSession, pair, vocabulary
 from virtual_clock import run
 
 DRAFT = "one two.\n\n</think>bad<eos>"
@@ -309,6 +309,26 @@ def test_a_beam_whose_thinking_uses_up_its_budget_answers_all_the_same():
         (Role.DRAFT, "good"),
     ]
     assert got.trace.finish == "end_of_text"
+
+
+class CountedSession(ScriptedSession):
+    forks = 0
+
+    def fork(self):
+        CountedSession.forks += 1
+        return CountedSession(self.engine, self.prompt, self.cached)
+
+
+class CountedEngine(ScriptedEngine):
+    def open(self, prompt):
+        CountedSession.forks = 0
+        return CountedSession(self, len(prompt))
+
+
+def test_pruned_beams_leave_their_caches_to_those_that_stay():
+    text = "one.\n\n" * 20 + "</think>good<eos>"
+    relay(Beam(width=2, expansions=2), TARGET, CountedEngine("draft", text), scorers={"prm": worth})
+    assert CountedSession.forks <= 6
 
 
 @pytest.mark.parametrize(
