@@ -360,6 +360,14 @@ class Generation:
         self.trace.observations.append(Observation(name, value, self._now()))
         return value
 
+    def load(self, role: str) -> int:
+        """Requests of other answers that `role`'s engine runs or queues now: an observation, so it is replayed."""
+        role = self._role(role)
+        metrics = self.pair.engines[role].metrics()
+        mine = sum(lease.busy for lease in self._leases[role])
+        others = int(metrics.get("running", 0) + metrics.get("waiting", 0)) - mine
+        return self.observe(f"load of the {role}", max(0, others))
+
     # Writing --------------------------------------------------------------------------------------------------------
 
     @overload

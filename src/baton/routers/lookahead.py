@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -18,7 +18,7 @@ THRESHOLDS = {"judge": 0.5, "embedding": 0.95, "target": 7.0, "random": 0.5, "ex
 
 
 @dataclass(eq=False)
-class _Place:
+class Place:
     """A step of the tree and what is under way after it: the target's own next step, and the draft's versions of it."""
 
     step: Segment
@@ -26,11 +26,11 @@ class _Place:
     drafts: dict[int, Pending] = field(default_factory=dict)
     verdicts: dict[int, PendingCall[float]] = field(default_factory=dict)
     accepted: dict[int, bool] = field(default_factory=dict)
-    below: dict[int, _Place] = field(default_factory=dict)
+    below: dict[int, Place] = field(default_factory=dict)
     drafted: list[int] | None = None
     """Branches that were there when the target's own step was."""
 
-    def tree(self) -> Iterator[_Place]:
+    def tree(self) -> Iterator[Place]:
         yield self
         for place in self.below.values():
             yield from place.tree()
@@ -132,22 +132,29 @@ class Lookahead:
         return (STEP, Cap(self.step_tokens))
 
     async def __call__(self, gen: Generation) -> None:
-        root: _Place | None = None
+        root: Place | None = None
         while not gen.finished:
-            root = root or _Place(gen.head)
+            root = await self.advance(gen, root or Place(gen.head), self.until)
+
+    async def advance(self, gen: Generation, root: Place, own: Sequence[Boundary]) -> Place | None:
+        """Commits the step after `root`, and gives what is already under way behind it.
+
+        `own` ends the target's versions of a step.
+        """
+        while True:
             if self.asynchronous or root.own is None:
                 self._draft(gen, root, self.depth)
             if self.asynchronous or not root.drafting:
-                self._verify(gen, root)
+                self._verify(gen, root, own)
             step = self._decided(gen, root)
-            if step is None:
-                await gen.first(root.under_way())
-                continue
-            gen.commit(step)
-            # Where the commit closed the thinking, what was built on the step is gone.
-            root = next((p for p in root.below.values() if p.step is step and gen.head is step), None)
+            if step is not None:
+                break
+            await gen.first(root.under_way())
+        gen.commit(step)
+        # Where the commit closed the thinking, what was built on the step is gone.
+        return next((p for p in root.below.values() if p.step is step and gen.head is step), None)
 
-    def _draft(self, gen: Generation, place: _Place, ahead: int) -> None:
+    def _draft(self, gen: Generation, place: Place, ahead: int) -> None:
         """Lets the draft go on wherever the tree may grow by `ahead` more steps."""
         if ahead == 0 or (self.whole_steps and place.step.ended_by is not STEP):
             return
@@ -156,21 +163,21 @@ class Lookahead:
             place.drafts = dict(enumerate(pendings))
         for branch, draft in place.drafts.items():
             if draft.done and draft.segment.ended_by not in (END_OF_TEXT, BUDGET, CANCELLED):
-                below = place.below.setdefault(branch, _Place(draft.segment))
+                below = place.below.setdefault(branch, Place(draft.segment))
                 self._draft(gen, below, ahead - 1)
 
-    def _verify(self, gen: Generation, place: _Place) -> None:
+    def _verify(self, gen: Generation, place: Place, own: Sequence[Boundary]) -> None:
         """Starts the target's own step after each place, and the verdicts on drafts where both versions are there."""
         if place.own is None:
-            place.own = gen.start("target", self.until, place.step)
+            place.own = gen.start("target", own, place.step)
         for branch, draft in place.drafts.items():
             if draft.done and place.own.done and branch not in place.verdicts:
                 verdict = self._verdict(gen, draft.segment, place.own.segment)
                 place.verdicts[branch] = gen.background(verdict, draft.segment)
         for below in place.below.values():
-            self._verify(gen, below)
+            self._verify(gen, below, own)
 
-    def _decided(self, gen: Generation, place: _Place) -> Segment | None:
+    def _decided(self, gen: Generation, place: Place) -> Segment | None:
         """The step that stands after `place`, or None as long as that is open."""
         if place.own is None or not place.own.done:
             return None
@@ -190,7 +197,7 @@ class Lookahead:
                 best = score, step
         return best[1] if best else place.own.segment
 
-    def _in_time(self, gen: Generation, place: _Place) -> list[int]:
+    def _in_time(self, gen: Generation, place: Place) -> list[int]:
         """Branches whose draft was there when the target's own step was; the others are given up."""
         drafted = [branch for branch, draft in place.drafts.items() if draft.done]
         if self.asynchronous and place.drafts:
