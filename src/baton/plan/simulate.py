@@ -83,11 +83,12 @@ def simulate_lookahead(
 ) -> SimulatedLookahead:
     """Event simulation of lookahead with at most `k` target steps side by side along the answer.
 
-    `target` and `draft` are costs, or seconds of a step. Synchronous: k - 1 drafts one after another, k target steps
-    side by side, all awaited, then the verifier. Asynchronous: the target's version of a step starts as soon as the
-    draft step before it is there and the window has room; the draft writes on. The verifier compares a step once both
-    versions are there; accepted steps are committed in order and the window slides; a rejected one, or one whose draft
-    is not there when the target's version is done (late), is replaced by the target's, and all work below is dropped.
+    `target` and `draft` are costs, or seconds of a step. Synchronous: k - 1 drafts one after another, then k target
+    steps side by side until the first rejected one (or the last) is done, then the verifier. Asynchronous: the target's
+    version of a step starts as soon as the draft step before it is there and the window has room; the draft writes on.
+    The verifier compares a step once both versions are there; accepted steps are committed in order and the window
+    slides; a rejected one, or one whose draft is not there when the target's version is done (late), is replaced by the
+    target's, and all work below is dropped.
 
     The window counts k target steps, and the draft may be one step ahead of them (`targets`, the assumption of the
     closed form). `drafts` counts k - 1 draft steps, the one being written included, as the published code does.
@@ -129,14 +130,17 @@ def _rounds(
     draft_s = (draft.call_s + draft_tokens * draft.per_token_s) * draft.slowed(branches[1:])
     target_tokens = target.tokens.sample(rng, (rounds, k))
     read = np.concatenate([np.zeros((rounds, 1)), draft_tokens], axis=1) * target.prefill_token_s
-    work = target.call_s + read + target_tokens * target.per_token_s
+    begun = target.call_s + read
+    kept = np.minimum(acceptance.runs(rng, rounds), k - 1)
+    needed = np.arange(k) <= kept[:, None]
+    work = begun + target_tokens * target.per_token_s
+    work = np.minimum(work, np.where(needed, work, 0.0).max(axis=1, keepdims=True))
     # Side by side at equal speed: the shortest ends first and leaves the others faster.
     order = np.argsort(work, axis=1)
     ordered = np.take_along_axis(work, order, axis=1)
     running = np.cumsum(branches[order][:, ::-1], axis=1)[:, ::-1]
     spans = np.diff(ordered, axis=1, prepend=0.0) * target.slowed(running)
     seconds = draft_s.sum(axis=1) + spans.sum(axis=1) + judge_s
-    kept = np.minimum(acceptance.runs(rng, rounds), k - 1)
     tokens = np.where(np.arange(k - 1) < kept[:, None], draft_tokens, 0.0).sum(axis=1)
     tokens += np.take_along_axis(target_tokens, kept[:, None], axis=1)[:, 0]
     speedup = Estimate.ratio((kept + 1) * target.alone_s, seconds)
@@ -147,7 +151,7 @@ def _rounds(
         token_speedup=float(tokens.sum() * target.per_token_s / seconds.sum()),
         accepted=float(kept.sum() / committed),
         late=0.0,
-        target_work=float((target_tokens * branches).sum() / (committed * target.tokens.mean)),
+        target_work=float((np.maximum(work - begun, 0.0) * branches).sum() / (committed * target.alone_s)),
         in_flight=float((spans * running).sum() / seconds.sum()),
         peak=int(branches.sum()),
     )
