@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from tiny_models import PADDED, make_model
 
 from baton.boundary import ENTROPY, MARGIN, TOP_PROB, Cap, Delimiter, Feature, SegmentMatcher
@@ -85,6 +87,16 @@ def full_logits(model: Any, ids: list[int]) -> torch.Tensor:
         return model(torch.tensor([ids])).logits[0, :, :261].double()
 
 
+def generated(model: Any, prompt: list[int], count: int) -> list[int]:
+    """Greedy tokens by the model's own `generate`, which end of text does not end."""
+    ids = model.generate(
+        torch.tensor([prompt]), max_new_tokens=count, do_sample=False, pad_token_id=0, eos_token_id=None,
+        attention_mask=torch.ones(1, len(prompt), dtype=torch.long), suppress_tokens=list(range(261, PADDED)),
+    )  # fmt: skip
+    tokens: list[int] = ids[0, len(prompt) :].tolist()
+    return tokens
+
+
 @pytest.fixture
 def logits_seen(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[int, ...], torch.Tensor]:
     """The logits of every token that the engine samples, by the ids before it."""
@@ -107,12 +119,7 @@ def logits_seen(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[int, ...], torch.
 
 async def test_greedy_tokens_equal_generate(engine: TransformersEngine, reference: Any) -> None:
     for prompt in PROMPTS:
-        expected = reference.generate(
-            torch.tensor([prompt]), max_new_tokens=30, do_sample=False, pad_token_id=0,
-            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-            suppress_tokens=list(range(261, PADDED)), eos_token_id=None,
-        )[0, len(prompt) :].tolist()  # fmt: skip
-        assert (await write(engine, prompt, 30, Sampling())).ids == expected
+        assert (await write(engine, prompt, 30, Sampling())).ids == generated(reference, prompt, 30)
 
 
 async def test_a_token_depends_on_seed_and_position_only(engine: TransformersEngine) -> None:
@@ -613,6 +620,49 @@ def test_a_folder_without_a_needed_file_says_which(checkpoint: Any, remove: str,
 def test_a_missing_folder_is_named(tmp_path: Any) -> None:
     with pytest.raises(LoadError, match="no such folder"):
         TransformersEngine.load(str(tmp_path / "nowhere"), device="cpu")
+
+
+MIXED = ["linear_attention", "full_attention"]
+
+
+def small(family: str, **changes: Any) -> Any:
+    """A random model of another family, by the name of its classes."""
+    config = getattr(transformers, f"{family}Config")(
+        vocab_size=PADDED, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, max_position_embeddings=512, initializer_range=0.15, pad_token_id=None,
+        bos_token_id=None, eos_token_id=None, **changes,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    return getattr(transformers, f"{family}ForCausalLM")(config).eval()
+
+
+@pytest.mark.parametrize("family", ["Llama", "Qwen2", "Phi3", "Granite"])
+async def test_other_families_write_what_generate_writes(tokenizer: Any, family: str) -> None:
+    model = small(family)
+    reference = copy.deepcopy(model)
+    engine = TransformersEngine(model, tokenizer)
+    assert (await write(engine, PROMPT, 20, Sampling())).ids == generated(reference, PROMPT, 20)
+    await engine.close()
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "message"),
+    [
+        ("Gemma2", {}, "layer 1 needs attention with softcap"),
+        ("Mistral", {"sliding_window": 64}, "sliding window of 64"),
+        (
+            "Qwen3Next",
+            {"mlp_only_layers": [0, 1], "layer_types": MIXED},
+            r"layers \[0\] bypass",
+        ),
+    ],
+)
+def test_attention_that_a_step_cannot_do_is_refused(
+    tokenizer: Any, family: str, changes: dict[str, Any], message: str
+) -> None:
+    model = small(family, **changes)
+    with pytest.raises(LoadError, match=message):
+        TransformersEngine(model, tokenizer)
 
 
 def test_a_window_shorter_than_the_context_is_refused(tokenizer: Any) -> None:

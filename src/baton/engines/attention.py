@@ -3,12 +3,13 @@
 `transformers` models call the function registered here instead of their own attention; what it must know of the rows
 travels through the model's keyword arguments as a `Step`.
 
-On a CPU in float32 the result for a token depends, bit by bit, on the tokens before it and on nothing else: not on
-the other rows, not on how its prefix was cut into forwards, cached, copied or rebuilt. Three measured properties of
-torch's CPU kernels make that possible: a row of a matrix product does not depend on the other rows if there are at
-least four; the fused attention treats each query alone if every block of queries has at least four; and its sums over
-keys have the same order for key counts that `Extents` finds by trial. So queries are padded to fours, and keys,
-masked, to such a count.
+On a CPU in float32, with one thread, the result for a token depends, bit by bit, on the tokens before it and on
+nothing else: not on the other rows, not on how its prefix was cut into forwards, cached, copied or rebuilt. Three
+measured properties of torch's CPU kernels make that possible: a row of a matrix product does not depend on the other
+rows if there are at least four; the fused attention treats each query alone if every block of queries has at least
+four; and its sums over keys have the same order for key counts that `Extents` finds by trial. So queries are padded to
+fours, and keys, masked, to such a count. Outside of this are layers that send few tokens each to one of several
+experts, and widths that are no multiple of 32.
 """
 
 from __future__ import annotations

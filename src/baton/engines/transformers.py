@@ -1,8 +1,8 @@
 """The embedded engine: a `transformers` model in this process, batched continuously by a thread of its own.
 
 Sessions keep their keys and values, so a relay's next segment computes only the tokens it has not seen, together with
-the other sessions' next tokens, and yields its first token from that same forward. In float32 on a CPU the same
-request gives the same tokens, and bitwise the same logits, whatever else runs, is cached or was evicted. That holds
+the other sessions' next tokens, and yields its first token from that same forward. In float32 on a CPU a request to a
+dense model gives the same tokens, and bitwise the same logits, whatever else runs, is cached or was evicted. That holds
 for one thread, the default there: several split a matrix product by its shape, and so let the batch change the bits.
 """
 
@@ -63,7 +63,10 @@ class TransformersEngine(Engine):
         if not getattr(tokenizer, "is_fast", False):
             raise LoadError(f"{name}: it has no fast tokenizer; add a tokenizer.json")
         config = model.config.get_text_config()
-        self.context: int = context or config.max_position_embeddings
+        longest = context or getattr(config, "max_position_embeddings", None)
+        if longest is None:
+            raise LoadError(f"{name}: its config has no max_position_embeddings; give context if its attention is full")
+        self.context: int = longest
         ends = model.generation_config.eos_token_id if model.generation_config is not None else None
         self.vocabulary = Vocabulary.from_tokenizer(
             tokenizer, end_of_text=[] if ends is None else [ends] if isinstance(ends, int) else ends
@@ -237,12 +240,12 @@ def _geometry(model: Any, name: str, context: int) -> Geometry:
     """
     if "logits_to_keep" not in inspect.signature(model.forward).parameters:
         raise LoadError(f"{name}: {type(model).__name__} has no logits_to_keep; use a newer model class")
-    model.set_attn_implementation(attention.NAME)
     probe = attention.Probe(context)
     tokens = torch.arange(4, device=model.device)[None]
-    with torch.inference_mode():
-        model(input_ids=tokens, position_ids=tokens, use_cache=False, logits_to_keep=tokens[0, :1], step=probe)
     try:
+        model.set_attn_implementation(attention.NAME)
+        with torch.inference_mode():
+            model(input_ids=tokens, position_ids=tokens, use_cache=False, logits_to_keep=tokens[0, :1], step=probe)
         return probe.geometry(model.config.get_text_config().num_hidden_layers)
-    except ValueError as error:
-        raise LoadError(f"{name}: unsupported attention: {error}") from error
+    except (TypeError, ValueError) as error:
+        raise LoadError(f"{name}: unsupported attention: {' '.join(str(error).split())}") from error
