@@ -1,6 +1,5 @@
 import json
 import random
-import time
 
 import pytest
 import torch
@@ -71,32 +70,30 @@ def test_training_documents_begin_with_the_prompt_of_the_template(tokenizers):
 
 
 def test_the_target_solves_what_the_draft_often_does_not(tokenizers, models):
-    asked = problems.load("dev", 30)
+    asked = problems.load("dev", 20)
     right = {}
     for role, model in models.items():
-        answers = evaluation.answer(model, tokenizers[role], asked, temperature=0.0)
+        answers = evaluation.answer(model, tokenizers[role], asked, temperature=0.0, cap=400)
         right[role] = evaluation.accuracy(asked, answers)["accuracy"]
     assert right["target"] >= 0.9
     assert 0.15 <= right["draft"] <= 0.75
 
 
 def test_the_target_judges_steps(tokenizers, models):
-    judged = evaluation.judging(models["target"], tokenizers["target"], problems.load("dev", 60))
+    judged = evaluation.judging(models["target"], tokenizers["target"], problems.load("dev", 40))
     assert judged["score_auc"] > 0.95
     assert judged["same_auc"] > 0.95
 
 
 def test_the_draft_is_at_least_eight_times_cheaper_a_token(tokenizers, models):
     question = problems.load("dev", 1)[0].question
+    ratios = []
     for _ in range(3):
-        seconds = {
-            role: evaluation.seconds_per_token(model, tokenizers[role], question, tokens=40)
-            for role, model in models.items()
-        }
-        if seconds["target"] / seconds["draft"] >= 8:
+        times = {r: evaluation.seconds_per_token(model, tokenizers[r], question) for r, model in models.items()}
+        ratios.append(times["target"] / times["draft"])
+        if ratios[-1] >= 8:
             return
-        time.sleep(1)
-    raise AssertionError(seconds)
+    raise AssertionError(f"the draft is only {ratios} times cheaper")
 
 
 def test_the_training_log_ends_where_the_weights_were_saved():

@@ -88,7 +88,7 @@ def test_operations_are_right_and_end_in_the_answer(sampled):
 
 @pytest.mark.parametrize(("split", "limit"), [("trial", None), ("test", -1)])
 def test_wrong_arguments_are_named(split, limit):
-    with pytest.raises(ValueError, match="split: 'trial'|limit: -1"):
+    with pytest.raises(ValueError, match=r"split: 'trial'|limit: -1"):
         problems.load(split, limit)
 
 
