@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import random
 from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -403,6 +405,59 @@ async def test_running_rows_wait_or_pause_when_memory_is_short(engine: Transform
     await small.close()
     alone = [await write(engine, p, 220) for p in PROMPTS]
     assert [w.ids for w in written] == [w.ids for w in alone]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+async def test_any_history_of_calls_leaves_consistent_caches(
+    engine: TransformersEngine, tokenizer: Any, seed: int
+) -> None:
+    """Branches that fork, rewind, score, leave and close at random, in little memory, write what fresh ones write."""
+    rng = random.Random(seed)
+    small = TransformersEngine(
+        make_model(), tokenizer, cache_bytes=900 * engine._worker.geometry.token_bytes, max_batch=3, max_batch_tokens=50
+    )
+
+    async def branch(session: Session, ids: list[int], depth: int) -> None:
+        for _ in range(5):
+            turn = rng.randrange(1000)
+            action = rng.choice(("write", "write", "leave", "rewind", "append", "score", "hint", "fork"))
+            if action == "write":
+                cap = rng.randint(1, 30)
+                mine = await write(small, ids, cap, seed=turn, session=session)
+                fresh = await write(engine, ids, cap, seed=turn)
+                assert mine.ids == fresh.ids
+                assert mine.usage.cached < len(ids)
+                ids = ids + mine.ids
+            elif action == "leave":
+                call = Call(Prefix(ids), SegmentMatcher([], engine.vocabulary, cap=200), 200, WARM, turn)
+                async with aclosing(session.generate(call)) as chunks:
+                    await anext(chunks)
+            elif action == "rewind":
+                ids = ids[: rng.randint(1, len(ids))]
+            elif action == "append":
+                ids = ids + [rng.randrange(200) for _ in range(rng.randint(1, 25))]
+            elif action == "score":
+                given = [rng.randrange(200) for _ in range(rng.randint(1, 40))]
+                mine_scores, _ = await session.logprob(Prefix(ids), given)
+                other = engine.open(ids)
+                assert mine_scores == (await other.logprob(Prefix(ids), given))[0]
+                other.close()
+            elif action == "hint":
+                await session.extend(Prefix(ids))
+            elif depth < 2:
+                await asyncio.gather(branch(session.fork(), ids, depth + 1), branch(session, ids, depth + 1))
+                return
+        if rng.random() < 0.7:
+            session.close()
+
+    await asyncio.gather(*(branch(small.open(p), list(p), 0) for p in (*PROMPTS, *PROMPTS[:3])))
+    await write(small, PROMPT, 2)  # rows that were left are gone by its second step
+    metrics = small.metrics()
+    assert metrics["cache_bytes_peak"] <= 900 * engine._worker.geometry.token_bytes
+    assert metrics["running"] == metrics["waiting"] == 0
+    assert metrics["evictions"] > 0
+    assert metrics["cache_bytes"] == sum(cache.bytes for cache in small._worker.pool.caches)
+    await small.close()
 
 
 async def test_one_sequence_larger_than_the_memory_fails_by_name(engine: TransformersEngine, tokenizer: Any) -> None:

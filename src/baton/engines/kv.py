@@ -139,6 +139,10 @@ class Pool:
         self._retired: dict[Cache, None] = {}
         self._prompts: dict[int, Cache] = {}
 
+    @property
+    def caches(self) -> list[Cache]:
+        return list(self._order)
+
     def new(self) -> Cache:
         cache = Cache()
         self._order[cache] = None

@@ -563,7 +563,8 @@ class Worker(threading.Thread):
                 loop.call_soon_threadsafe(_hand_over, results)
             except RuntimeError:
                 # The loop is closed, and its readers with it.
-                continue
+                for row in (*self.running, *self.waiting):
+                    row.cancelled |= row.loop is loop
         self._deliveries.clear()
 
 
