@@ -35,8 +35,13 @@ PairOption = Annotated[str, typer.Option("--pair", help="`nano` (shipped with Ba
 @contextmanager
 def _input() -> Iterator[None]:
     """Turns what is wrong with the input into one line and exit code 2; anything else is a defect and shows itself."""
+    from transformers.utils import logging
+
     from baton.engines.base import EngineError
     from baton.generation import RouterError
+
+    # Bars of weights being loaded would stand between the command and its answer.
+    logging.disable_progress_bar()
 
     try:
         yield

@@ -48,6 +48,8 @@ class ModelConfig(Strict):
     """Bound on the engine's key-value caches, in MiB."""
     max_batch: int = Field(default=32, ge=1)
     """Requests that run in one step."""
+    threads: int | None = Field(default=None, ge=1)
+    """CPU threads of the model; one if left out, which small models run best with and repeat exactly on."""
     trust_remote_code: bool = False
     revision: str | None = None
 

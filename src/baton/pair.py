@@ -49,6 +49,11 @@ class Pair:
         """Whether target and draft map the same tokens to the same ids."""
         return self.engines[Role.TARGET].vocabulary.shares_ids(self.engines[Role.DRAFT].vocabulary)
 
+    def forget(self) -> None:
+        """Asks both engines to drop what finished answers left in their caches, so that the next one starts cold."""
+        for engine in self.engines.values():
+            engine.forget()
+
     async def close(self) -> None:
         await asyncio.gather(*(scorer.close() for scorer in self.scorers.values()))
         await asyncio.gather(*(engine.close() for engine in self.engines.values()))
@@ -75,6 +80,7 @@ def load_engine(model: ModelConfig, base: Path) -> Engine:
         dtype=model.dtype,
         cache_bytes=model.cache_mb << 20,
         max_batch=model.max_batch,
+        threads=model.threads,
         trust_remote_code=model.trust_remote_code,
         revision=model.revision,
     )

@@ -745,3 +745,20 @@ def test_render_without_a_template_joins_the_contents(engine: TransformersEngine
     monkeypatch.setattr(engine._tokenizer, "chat_template", None)
     ids = engine.render([{"role": "system", "content": "a"}, {"role": "user", "content": "b"}])
     assert engine.vocabulary.text_of(ids) == "a\nb"
+
+
+async def test_a_forgotten_prompt_is_computed_again(engine: TransformersEngine) -> None:
+    prompt = Prefix(engine.vocabulary.encode("the quick brown fox jumps over"))
+
+    async def cached() -> int:
+        session = engine.open(prompt.ids())
+        matcher = SegmentMatcher([], engine.vocabulary)
+        chunks = [chunk async for chunk in session.generate(Call(prompt, matcher, cap=2))]
+        session.close()
+        assert chunks[-1].usage is not None
+        return chunks[-1].usage.cached
+
+    assert await cached() == 0
+    assert await cached() == len(prompt) - 1
+    engine.forget()
+    assert await cached() == 0

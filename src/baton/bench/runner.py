@@ -1,9 +1,9 @@
 """`baton compare`: the same questions through every router of a recipe, and what that cost and saved.
 
 A run has two passes. The quality pass answers all questions, many at once, arm by arm. The latency pass answers a few
-of them again, one at a time, the arms taking turns question by question so that whatever drifts hits all alike; it
-follows the quality pass, so engines that cache prompts have them for every arm. Where an arm takes its target share
-from another arm, that arm answers calibration questions first.
+of them again, one at a time, the arms taking turns question by question so that whatever drifts hits all alike, and
+each answer finding no prompt cached. Where an arm takes its target share from another arm, that arm answers
+calibration questions first.
 """
 
 from __future__ import annotations
@@ -221,6 +221,7 @@ class _Runner:
             # Each arm comes first equally often.
             first = turn % len(contestants)
             for contestant in [*contestants[first:], *contestants[:first]]:
+                self.pair.forget()
                 async with asyncio.TaskGroup() as group:
                     for question in block:
                         if (LATENCY, contestant.label, question.id, 0) not in self.done:

@@ -76,6 +76,7 @@ async def measure(
         taken = {}
         for name, router in arms.items():
             # Another sample number is another trace; greedy tokens stay the same.
+            pair.forget()
             taken[name] = await generate(
                 pair, router, question[1], options=options, question_id=question[0], sample=n // len(questions)
             )

@@ -251,6 +251,7 @@ class Engine(ABC):
         dtype: str,
         cache_bytes: int,
         max_batch: int,
+        threads: int | None,
         trust_remote_code: bool,
         revision: str | None,
     ) -> Engine:
@@ -271,7 +272,13 @@ class Engine(ABC):
 
     @abstractmethod
     def metrics(self) -> dict[str, float]:
-        """Counters since the engine started (tokens, steps, cache hits, bytes ...), for reports and load control."""
+        """Counters since the engine started (tokens, steps, cache hits, bytes ...), for reports and load control.
+
+        `running` and `waiting` are requests now; `parameters` is the model's size.
+        """
+
+    def forget(self) -> None:  # noqa: B027
+        """Optional hint: drop what finished answers left in the cache, so that the next one starts cold."""
 
     @abstractmethod
     async def close(self) -> None:

@@ -210,6 +210,11 @@ class Pool:
         if len(self._retired) > RETIRED:
             self.drop(next(iter(self._retired)))
 
+    def forget(self) -> None:
+        """Drops the prompts of closed sessions."""
+        for cache in list(self._retired):
+            self.drop(cache)
+
     def _resize(self, cache: Cache, capacity: int) -> None:
         before = cache.bytes
         cache.resize(capacity, self.geometry)

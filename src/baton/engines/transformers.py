@@ -72,6 +72,7 @@ class TransformersEngine(Engine):
             tokenizer, end_of_text=[] if ends is None else [ends] if isinstance(ends, int) else ends
         )
         self._tokenizer = tokenizer
+        self._parameters = float(model.num_parameters())
         self._worker = Worker(
             model.eval(), _geometry(model, name, self.context), vocabulary=len(self.vocabulary), context=self.context,
             cache_bytes=cache_bytes, max_batch=max_batch, max_batch_tokens=max_batch_tokens,
@@ -131,9 +132,10 @@ class TransformersEngine(Engine):
         """Since the start: `tokens_sampled`, `tokens_prefilled`, `tokens_cached` (found in a cache), `rebuilt_tokens`
         (computed again after an eviction), `steps`, `rows` (summed over steps), `prompt_hits`, `pauses` (rows that
         had to wait for memory), `evictions`, `busy_seconds`, `cache_bytes_peak`; and now: `cache_bytes`, `running`,
-        `waiting`."""
+        `waiting`. `parameters` is the model's size."""
         worker = self._worker
         return {
+            "parameters": self._parameters,
             **worker.counts,
             "evictions": worker.pool.evictions,
             "busy_seconds": worker.busy_seconds,
@@ -142,6 +144,9 @@ class TransformersEngine(Engine):
             "running": len(worker.running),
             "waiting": len(worker.waiting),
         }
+
+    def forget(self) -> None:
+        self._worker.forget()
 
     async def close(self) -> None:
         self._worker.stop()

@@ -254,6 +254,7 @@ class Worker(threading.Thread):
         self._arrivals: list[Row] = []
         self._closed: list[Place] = []
         self._stopping = False
+        self._forgetting = False
         self._deliveries: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Queue[Any], Any]]] = defaultdict(list)
         self._edge = torch.zeros(context + BLOCK, dtype=geometry.dtype, device=geometry.device)
         self._edge[context:] = float("-inf")
@@ -273,6 +274,12 @@ class Worker(threading.Thread):
         """The session of `place` is closed."""
         with self._wake:
             self._closed.append(place)
+            self._wake.notify()
+
+    def forget(self) -> None:
+        """What closed sessions left behind is dropped before the next row starts."""
+        with self._wake:
+            self._forgetting = True
             self._wake.notify()
 
     def stop(self) -> None:
@@ -309,6 +316,7 @@ class Worker(threading.Thread):
                 self._wake.wait()
             self.waiting += self._arrivals
             closed, self._arrivals, self._closed = self._closed, [], []
+            forgetting, self._forgetting = self._forgetting, False
         self.waiting.sort(key=lambda row: row.background)
         for row in (*self.running, *self.waiting):
             if row.cancelled:
@@ -316,6 +324,8 @@ class Worker(threading.Thread):
         for place in closed:
             if place.cache is not None:
                 self.pool.retire(place.cache, len(place.prompt))
+        if forgetting:
+            self.pool.forget()
         return not self._stopping
 
     def _step(self) -> None:
