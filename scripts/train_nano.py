@@ -60,7 +60,10 @@ def evaluate(model_path: str, splits: list[str], limit: int | None, temperatures
             scores = evaluation.accuracy(asked, answers)
             scores["seconds"] = round(time.perf_counter() - began, 1)
             result[f"{split}, temperature {temperature:g}"] = scores
-    result["judging"] = {split: evaluation.judging(model, tokenizer, problems.load(split, limit)) for split in splits}
+    asked_of_judges = min(limit or 1_000, 1_000 if device == "cuda" else 100)
+    result["judging"] = {
+        split: evaluation.judging(model, tokenizer, problems.load(split, asked_of_judges)) for split in splits
+    }
     return result
 
 
