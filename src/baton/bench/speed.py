@@ -21,6 +21,9 @@ from baton.routers.draft import Draft
 from baton.routers.target import Target
 from baton.trace import Kind, Role, Trace
 
+AT_ONCE = 3
+"""Times each question is answered when several answers run at once."""
+
 
 @dataclass(frozen=True, slots=True)
 class Speed:
@@ -70,33 +73,34 @@ async def measure(
     await _answers(pair, arms["target"], questions[:2], options, 1)
     await _answers(pair, arms["draft"], questions[:2], options, 1)
     alone: list[dict[str, Trace]] = []
-    total = rounds * len(questions)
-    for n in range(total):
-        question = questions[n % len(questions)]
-        taken = {}
-        for name, router in arms.items():
-            # Another sample number is another trace; greedy tokens stay the same.
-            pair.forget()
-            taken[name] = await generate(
-                pair, router, question[1], options=options, question_id=question[0], sample=n // len(questions)
-            )
-        alone.append(taken)
-        progress("one at a time", n + 1, total)
     gains: dict[str, list[float]] = {name: [] for name in arms}
     for n in range(rounds):
+        here = []
+        for question in questions:
+            taken = {}
+            for name, router in arms.items():
+                # Another sample number is another trace; greedy tokens stay the same.
+                pair.forget()
+                taken[name] = await generate(
+                    pair, router, question[1], options=options, question_id=question[0], sample=n
+                )
+            here.append(taken)
+            progress("one at a time", n * len(questions) + len(here), rounds * len(questions))
+        alone += here
         for name, router in arms.items():
-            one = await _throughput(pair, router, questions, options, 1)
-            many = await _throughput(pair, router, questions, options, concurrency)
+            one = sum(t[name].tokens() for t in here) / sum(t[name].seconds for t in here)
+            # Enough answers that the last ones, which run with fewer beside them, weigh little.
+            many = await _throughput(pair, router, list(questions) * AT_ONCE, options, concurrency)
             gains[name].append(many / one)
         progress("at once", n + 1, rounds)
     own = {role: statistics.median(_token_seconds(t[role]) for t in alone) for role in ("target", "draft")}
     ratios, lost, overshoot = [], [], []
     for taken in alone:
-        trace, here = taken[relay.name], {r: _token_seconds(taken[r]) for r in ("target", "draft")}
+        trace, each = taken[relay.name], {r: _token_seconds(taken[r]) for r in ("target", "draft")}
         first = trace.segments[0]
         # The prompt's prefill belongs to no token; the clock starts at the first one.
         wall = trace.seconds - ((first.first or 0.0) - first.submitted)
-        ideal = sum((trace.tokens(r) - (r == first.role)) * here[r] for r in ("target", "draft"))
+        ideal = sum((trace.tokens(r) - (r == first.role)) * each[r] for r in ("target", "draft"))
         ratios.append(wall / ideal)
         if trace.switches:
             lost.append((wall - ideal) / trace.switches)
