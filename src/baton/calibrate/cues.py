@@ -13,26 +13,24 @@ family-wise error at 5 %.
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from baton.boundary import SENTENCE, Cues
+from baton.calibrate import work
 from baton.calibrate.profile import CueProfile, CueStatistics
+from baton.calibrate.work import Progress, Question
 from baton.engines.base import Prefix
-from baton.generation import Options, generate
+from baton.generation import Options
 from baton.pair import Pair
-from baton.records import appendable, read_traces, write_json, write_line
+from baton.records import appendable, write_line
 from baton.routers.target import Target
 from baton.trace import Phase, Role, Segment, Trace
-
-T = TypeVar("T")
 
 _STEMS = (
     *("therefore", "thus", "so", "similarly", "also", "alternatively", "wait", "hmm", "but", "however", "hence"),
@@ -113,21 +111,6 @@ RESAMPLES = 2000
 LEVEL = 0.05
 
 
-class Question(Protocol):
-    """What calibration needs of a question."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def question(self) -> str: ...
-
-
-class Progress(Protocol):
-    """Told how far a stage is."""
-
-    def __call__(self, stage: str, done: int, total: int) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What a calibration is asked for."""
@@ -174,8 +157,8 @@ class Margins:
     margins: list[float]
 
 
-def claim(work: Path, settings: Settings, options: Options, pair: str, source: str) -> None:
-    """Makes `work` the folder of this calibration, or checks that it is.
+def claim(folder: Path, settings: Settings, options: Options, pair: str, source: str) -> None:
+    """Makes `folder` the one of this calibration, or checks that it is.
 
     What only chooses among finished margins (rule, candidates, minimum counts) may change between two calls, and
     questions and samples may be added.
@@ -183,50 +166,28 @@ def claim(work: Path, settings: Settings, options: Options, pair: str, source: s
     Raises:
         ValueError: the folder holds traces or margins made with other settings.
     """
-    mine = {
-        "pair": pair,
-        "questions from": source,
-        "scored-by": settings.scored_by,
-        "seed": settings.seed,
-        "sampling": asdict(options.sampling),
-        "budget": asdict(options.budget),
-        "system": options.system,
-    }
-    path = work / "settings.json"
-    if path.exists():
-        theirs = json.loads(path.read_text(encoding="utf-8"))
-        for name, value in mine.items():
-            if theirs.get(name) != value:
-                raise ValueError(
-                    f"work: {work} was made with {name} {theirs.get(name)!r}, not {value!r}; give another --work folder"
-                )
-        return
-    work.mkdir(parents=True, exist_ok=True)
-    write_json(path, mine)
+    work.claim(
+        folder,
+        {
+            "pair": pair,
+            "questions from": source,
+            "scored-by": settings.scored_by,
+            "seed": settings.seed,
+            "sampling": asdict(options.sampling),
+            "budget": asdict(options.budget),
+            "system": options.system,
+        },
+    )
 
 
 async def collect_traces(
     pair: Pair, questions: Sequence[Question], settings: Settings, options: Options, store: Path, progress: Progress
 ) -> list[Trace]:
     """The target's traces of `questions`, appended to `store` as they finish; what is there already is not repeated."""
-    file = appendable(store)
-    have = {(t.question, t.sample): t for t in read_traces(store)}
-    wanted = [(q, s) for q in questions for s in range(settings.samples)]
-    missing = [(q, s) for q, s in wanted if (q.id, s) not in have]
-    progress("traces", len(wanted) - len(missing), len(wanted))
-
-    async def one(item: tuple[Question, int]) -> None:
-        question, sample = item
-        trace = await generate(
-            pair, Target(), question.question, options=options, question_id=question.id, sample=sample
-        )
-        have[question.id, sample] = trace
-        write_line(file, trace.dumps())
-        progress("traces", len(have), len(wanted))
-
-    with file:
-        await _each(missing, one, settings.concurrency)
-    return [have[q.id, s] for q, s in wanted]
+    return await work.collect(
+        pair, Target(), questions, options, store, progress,
+        samples=settings.samples, concurrency=settings.concurrency,
+    )  # fmt: skip
 
 
 async def score_margins(
@@ -245,7 +206,7 @@ async def score_margins(
         progress("margins", len(have), len(traces))
 
     with file:
-        await _each(missing, one, settings.concurrency)
+        await work.each(missing, one, settings.concurrency)
     return [have[_key(t)] for t in traces]
 
 
@@ -423,16 +384,3 @@ def _overlaps(chosen: Iterable[str], rejected: Sequence[str]) -> dict[str, str]:
         for longer in rejected
         if longer != cue and Cues([cue]).stands_in(longer)
     }
-
-
-async def _each(items: Iterable[T], work: Callable[[T], Awaitable[None]], concurrency: int) -> None:
-    """Runs `work` on every item, `concurrency` at a time; the first failure cancels the rest."""
-    queue = iter(items)
-
-    async def worker() -> None:
-        for item in queue:
-            await work(item)
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(concurrency):
-            group.create_task(worker())

@@ -1,0 +1,135 @@
+"""The work folder of a calibration: whose it is, and answers that are stored as they finish and never made twice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from baton.engines.base import EngineError
+from baton.generation import Options, Router, generate
+from baton.pair import Pair
+from baton.records import appendable, read_traces, write_json, write_line
+from baton.trace import Trace
+
+T = TypeVar("T")
+
+ATTEMPTS = 3
+"""Attempts at an answer whose engine was lost."""
+
+
+class Question(Protocol):
+    """What calibration needs of a question."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def question(self) -> str: ...
+
+
+Q = TypeVar("Q", bound=Question)
+
+
+class Progress(Protocol):
+    """Told how far a stage is."""
+
+    def __call__(self, stage: str, done: int, total: int) -> None: ...
+
+
+def claim(work: Path, made_with: Mapping[str, Any]) -> None:
+    """Makes `work` the folder of what is made with these settings, or checks that it is.
+
+    Raises:
+        ValueError: the folder holds what was made with other settings; the first that differs is named.
+    """
+    path = work / "settings.json"
+    mine = json.loads(json.dumps(made_with))
+    if not path.exists():
+        work.mkdir(parents=True, exist_ok=True)
+        write_json(path, mine)
+        return
+    theirs = json.loads(path.read_text(encoding="utf-8"))
+    for name, value in mine.items():
+        if theirs.get(name) != value:
+            raise ValueError(
+                f"work: {work} was made with {name} {theirs.get(name)!r}, not {value!r}; give another --work folder"
+            )
+
+
+async def collect(
+    pair: Pair,
+    router: Router,
+    questions: Sequence[Q],
+    options: Options,
+    store: Path,
+    progress: Progress,
+    *,
+    stage: str = "traces",
+    samples: int = 1,
+    concurrency: int = 8,
+    finish: Callable[[Q, Trace], Awaitable[None]] | None = None,
+) -> list[Trace]:
+    """The router's answers to `questions`, appended to `store` as they finish; what is there already is not repeated.
+
+    `finish` adds to a trace before it is stored. The first answer that fails ends the rest; an engine that was lost
+    gets `ATTEMPTS`.
+
+    Raises:
+        EngineError, RouterError: an answer failed; those before it are stored.
+    """
+    have: dict[tuple[str, int], Trace] = {}
+    file = appendable(store)
+    have.update({(t.question, t.sample): t for t in read_traces(store)})
+    wanted = [(q, s) for q in questions for s in range(samples)]
+    missing = [(q, s) for q, s in wanted if (q.id, s) not in have]
+    done = len(wanted) - len(missing)
+    progress(stage, done, len(wanted))
+
+    async def one(item: tuple[Q, int]) -> None:
+        nonlocal done
+        question, sample = item
+        trace = await _answer(pair, router, question, sample, options)
+        if finish is not None:
+            await finish(question, trace)
+        have[question.id, sample] = trace
+        write_line(file, trace.dumps())
+        done += 1
+        progress(stage, done, len(wanted))
+
+    with file:
+        await each(missing, one, concurrency)
+    return [have[q.id, s] for q, s in wanted]
+
+
+async def _answer(pair: Pair, router: Router, question: Question, sample: int, options: Options) -> Trace:
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return await generate(
+                pair, router, question.question, options=options, question_id=question.id, sample=sample
+            )
+        except EngineError as error:
+            if not error.retryable or attempt == ATTEMPTS:
+                raise
+            await asyncio.sleep(0.5 * 2 ** (attempt - 1))
+    raise AssertionError("unreachable")
+
+
+async def each(items: Iterable[T], work: Callable[[T], Awaitable[None]], concurrency: int) -> None:
+    """Runs `work` on every item, `concurrency` at a time; the first failure cancels the rest and is raised itself."""
+    queue = iter(items)
+
+    async def worker() -> None:
+        for item in queue:
+            await work(item)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(concurrency):
+                group.create_task(worker())
+    except* Exception as failures:
+        first: BaseException = failures
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise first from None
