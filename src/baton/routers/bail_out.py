@@ -27,7 +27,7 @@ class BailOut(Wearing):
 
     router: Router = field(metadata={"router": True})
     """The router it wears: a name, or `{router: ..., knobs: ...}`."""
-    rejections: int = 3
+    rejections: int = field(default=3, metadata={"vary": (1, 50), "rises": False})
     """Rejected decisions after which the target takes over."""
     consecutive: bool = False
     """Count only rejections in a row."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from baton.boundary import TOP_PROB, Cap, When
@@ -27,9 +27,9 @@ class Bild:
     up exactness for fewer rejections.
     """
 
-    fallback: float = 0.6
+    fallback: float = field(default=0.6, metadata={"vary": (0.0, 1.0), "rises": True})
     """Probability of the draft's likeliest token below which the target is asked."""
-    rollback: float = 5.0
+    rollback: float = field(default=5.0, metadata={"vary": (0.01, 20.0), "rises": False, "log": True})
     """Nats: cross-entropy of a draft token under the target above which it is replaced; published from 2 to 5."""
     window: int = 10
     """Tokens that the draft writes at most before the target reads them."""

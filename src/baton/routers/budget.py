@@ -26,7 +26,7 @@ class BudgetRouter(Wearing):
 
     router: Router = field(metadata={"router": True})
     """The router it wears: a name, or `{router: ..., knobs: ...}`."""
-    share: float
+    share: float = field(metadata={"vary": (0.0, 1.0), "rises": True})
     """Target share of each answer."""
     expected_tokens: int = 1024
     """Length of an answer, as calibration found it."""

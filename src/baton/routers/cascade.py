@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from baton.gate import Threshold
@@ -24,7 +24,7 @@ class Cascade:
     whole answer adds.
     """
 
-    threshold: float = 0.8
+    threshold: float = field(default=0.8, metadata={"vary": (0.0, 1.0), "rises": True})
     """Confidence from which the draft's answer stands."""
     signal: str = "margin"
     """Mean over all tokens of the draft's `margin` or `top_prob`, or the name of one of the pair's scorers."""

@@ -38,7 +38,7 @@ class ConfSpec:
 
     confidence: float = 0.9
     """Probability, 0.5 to 1, from which the draft's own verdict counts; above 1 the target always decides."""
-    threshold: float = 0.5
+    threshold: float = field(default=0.5, metadata={"vary": (0.0, 1.0), "rises": True})
     """Least probability of "yes" that accepts a step."""
     step_tokens: int = 512
     """Most tokens of a step."""

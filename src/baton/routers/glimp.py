@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from baton.boundary import ENTROPY, STEP, When
@@ -24,7 +24,7 @@ class Glimp:
     Use it when: steps are long enough that one glimpse pays, and no scorer is at hand.
     """
 
-    entropy: float = 1.0
+    entropy: float = field(default=1.0, metadata={"vary": (0.0001, 10.0), "rises": False, "log": True})
     """Entropy in nats of the first token above which the target writes the step."""
     answer: str = "relay"
     """Who writes the answer phase: `relay` (both), `draft` or `target`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from baton.boundary import STEP, Boundary, Cap
@@ -65,7 +65,7 @@ class GSI:
     """Versions that the target writes after a rejection; as many as drafts if left out."""
     beta: float = 20.0
     """Weight of the reward against the target's distribution."""
-    threshold: float = 0.5
+    threshold: float = field(default=0.5, metadata={"vary": (-5.0, 2.0), "rises": True})
     """Least tilted reward that is accepted."""
     scorer: str = "prm"
     """The pair's scorer that gives the reward."""

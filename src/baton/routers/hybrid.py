@@ -35,9 +35,9 @@ class Hybrid:
     """Switch cues, in place of the profile's."""
     scorer: str = ""
     """The pair's scorer of the draft's sentences; none are scored if empty."""
-    threshold: float = 0.7
+    threshold: float = field(default=0.7, metadata={"vary": (0.0, 1.0), "rises": True})
     """Least score of a sentence that is kept."""
-    depth: int = 2
+    depth: int = field(default=2, metadata={"vary": (0, 16), "rises": False})
     """Steps that the draft runs ahead; 0 switches lookahead off."""
     slots: int = 1
     """Lookahead runs while the target's engine has fewer requests of other answers."""

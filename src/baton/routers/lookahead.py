@@ -75,9 +75,9 @@ class Lookahead:
     verifier: str = "judge"
     """A scorer of the pair that compares two steps (`judge`, `embedding`, ...), or `target` (its mark from 0 to 9 for
     the draft's step), `random` (accepts with probability `threshold`) or `exact` (equal texts only)."""
-    threshold: float | None = None
+    threshold: float | None = field(default=None, metadata={"vary": (0.0, 1.0), "rises": True})
     """Least score that is accepted; the published one of the verifier if left out."""
-    depth: int = 4
+    depth: int = field(default=4, metadata={"vary": (0, 16), "rises": False})
     """Steps that the draft runs ahead; 0 is the target alone."""
     width: int = 1
     """Versions of each step that the draft writes."""

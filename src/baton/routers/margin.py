@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from baton.boundary import MARGIN, When
@@ -27,7 +27,7 @@ class Margin:
     worth without cues.
     """
 
-    low: float = 0.3
+    low: float = field(default=0.3, metadata={"vary": (0.0, 1.0), "rises": True})
     """Margin below which the draft hands over."""
     high: float = 0.6
     """Margin from which the target hands back."""
@@ -45,6 +45,11 @@ class Margin:
         one_of("margin.answer", self.answer, ANSWERS)
         if self.high < self.low:
             raise ValueError(f"margin.high: {self.high} is below margin.low ({self.low}); raise it")
+
+    @property
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """Where knobs can be varied, as the others stand."""
+        return {"low": (0.0, self.high)}
 
     async def __call__(self, gen: Generation) -> None:
         unsure = When(MARGIN, "<", self.low, keep=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from baton.boundary import Cap
@@ -34,7 +34,7 @@ class QueryRouter:
     inside an answer proves nothing.
     """
 
-    threshold: float = 0.6
+    threshold: float = field(default=0.6, metadata={"vary": (0.0, 1.0), "rises": True})
     """Confidence from which the draft answers."""
     signal: str = "margin"
     """Mean over the first tokens of the draft's `margin` or `top_prob`, or the name of one of the pair's scorers."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from baton.boundary import SENTENCE
@@ -13,7 +13,7 @@ from baton.generation import Generation
 class Random:
     """At every sentence end a coin decides who writes the next one: the target with probability `share`."""
 
-    share: float
+    share: float = field(metadata={"vary": (0.0, 1.0), "rises": True})
     """Target share aimed at, from 0 (draft only) to 1 (target only)."""
 
     name: ClassVar[str] = "random"

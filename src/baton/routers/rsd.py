@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from baton.boundary import STEP, Cap
@@ -33,9 +33,9 @@ class RSD:
     """The pair's scorer that judges a step."""
     gate: str = "binary"
     """`binary`, `constant`, `clipping`, `sigmoidal` or `logistic`."""
-    threshold: float = 0.7
+    threshold: float = field(default=0.7, metadata={"vary": (0.0, 1.0), "rises": True})
     """Least score that `binary` accepts; the score that `logistic` accepts half of the time."""
-    p: float = 0.5
+    p: float = field(default=0.5, metadata={"vary": (0.0, 1.0), "rises": False})
     """Probability with which `constant` accepts."""
     alpha: float = 10.0
     """Steepness of `logistic`."""

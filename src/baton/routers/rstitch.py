@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from baton.boundary import ENTROPY, When
@@ -28,7 +28,7 @@ class RStitch:
     Use it when: both models are in one process or close by (it switches often), and a threshold can be calibrated.
     """
 
-    tau: float = 0.02
+    tau: float = field(default=0.02, metadata={"vary": (0.00001, 1.0), "rises": False, "log": True})
     """Normalised entropy above which the draft hands over; the paper sweeps about 0.001 to 0.03."""
     back: float | None = None
     """Normalised entropy at or below which the target hands back; `tau`, as published, if left out."""

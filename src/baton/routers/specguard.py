@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from baton.boundary import STEP, Cap
@@ -43,7 +43,7 @@ class SpecGuard:
     """Weight of the attention on question and steps, 0 to 1; the log-probability has the rest. The paper's is 0.7."""
     floor: float = -5.0
     """Log-probability (nats) at and below which the least likely token counts as 0."""
-    threshold: float = 0.7
+    threshold: float = field(default=0.7, metadata={"vary": (0.0, 1.0), "rises": True})
     """Least weighted sum that is accepted."""
     step_tokens: int = 512
     """Most tokens of a step."""

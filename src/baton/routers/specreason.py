@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from baton.boundary import STEP, Cap
@@ -63,11 +63,11 @@ class SpecReason:
     questions nearly every step gets 7 or more, so set the threshold on a calibration split.
     """
 
-    threshold: float = 7.0
+    threshold: float = field(default=7.0, metadata={"vary": (0.0, 10.0), "rises": True})
     """Least mark that is accepted, 0 to 9; the paper's strict setting is 9."""
     score: str = "greedy"
     """`greedy` or `expected`."""
-    first_n: int = 0
+    first_n: int = field(default=0, metadata={"vary": (0, 50), "rises": True})
     """Steps at the start that the target writes."""
     step_tokens: int = 512
     """Most tokens of a step."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from baton.boundary import STEP, Cap
@@ -31,7 +31,7 @@ class SPECS:
     """Versions of each step."""
     beta: float = 20.0
     """Weight of the reward against the target's distribution."""
-    threshold: float = 0.7
+    threshold: float = field(default=0.7, metadata={"vary": (-5.0, 2.0), "rises": True})
     """Reward above which the draft takes over, and least tilted reward with which it goes on."""
     scorer: str = "prm"
     """The pair's scorer that gives the reward."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from baton.boundary import STEP, Cap, Cues
@@ -36,7 +36,7 @@ class SpeculativeThinking:
 
     probe: int = 20
     """Tokens of the draft that are read at a paragraph's end."""
-    burst: int = 20
+    burst: int = field(default=20, metadata={"vary": (1, 200), "rises": True})
     """Tokens that the target writes in place of a probe with a sentiment."""
     long_burst: int = 125
     """Tokens that it writes more when it verifies, and after the first recap."""

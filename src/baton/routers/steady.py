@@ -30,7 +30,7 @@ class Steady(Wearing):
 
     router: Router = field(metadata={"router": True})
     """The router it wears: a name, or `{router: ..., knobs: ...}`."""
-    share: float
+    share: float = field(metadata={"vary": (0.0, 1.0), "rises": True})
     """Target share wanted, over the stream."""
     knob: str = "threshold"
     """Knob that is moved."""
