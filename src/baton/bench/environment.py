@@ -14,6 +14,8 @@ from typing import Any
 import torch
 
 import baton
+from baton import nano
+from baton.config import ModelConfig, PairConfig
 
 PACKAGES = ("torch", "transformers", "tokenizers", "math-verify", "numpy", "scipy", "datasets", "accelerate", "vllm")
 BLOCK_BYTES = 1 << 20
@@ -52,6 +54,21 @@ def fingerprint(folder: Path) -> str:
             data.seek(max(0, size - BLOCK_BYTES))
             digest.update(data.read(BLOCK_BYTES))
     return digest.hexdigest()
+
+
+def weights(model: ModelConfig, base: Path) -> str | None:
+    """Digest of a model that lies in a folder (relative to `base`); None for one from the hub, which has a revision."""
+    shipped = model.model.removeprefix("nano:")
+    folder = nano.pair_paths()[shipped] if shipped != model.model else base / Path(model.model).expanduser()
+    return fingerprint(folder) if folder.is_dir() else None
+
+
+def pair_identity(config: PairConfig, base: Path) -> dict[str, Any]:
+    """What makes two pairs the same for figures measured on them: their models, wherever these lie."""
+    return {
+        role: {"model": m.model, "revision": m.revision, "weights": weights(m, base)}
+        for role, m in (("target", config.target), ("draft", config.draft))
+    }
 
 
 def _version(package: str) -> str | None:

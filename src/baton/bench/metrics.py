@@ -266,7 +266,7 @@ def _arm(run: Run, arm: Arm, baseline: Arm | None) -> dict[str, Any]:
         "grader_timeouts": sum(r.grade is Grade.TIMEOUT for r in run.answers(QUALITY, arm).values()),
         **_accuracy(run, answers, run.scored(QUALITY, other) if other else None),
         "target_share": share(answers),
-        "target_sampled_share": _sampled_share(answers),
+        "target_sampled_share": sampled_share(answers),
         "switches": _mean([r.switches for r in answers]),
         "accept_rate": _ratio(sum(r.accepted for r in answers), sum(r.decided for r in answers)),
         "acceptance_length": None,
@@ -279,7 +279,7 @@ def _arm(run: Run, arm: Arm, baseline: Arm | None) -> dict[str, Any]:
         "speedup": _speedup(timed, run.scored(LATENCY, baseline) if baseline else []),
         "speedup_vs_speculation": None,
         "tokens": _tokens(answers),
-        "flops": _flops(answers, run.params),
+        "flops": flops(answers, run.params),
         "gpu_memory_bytes": max((r.gpu_memory for r in everything if r.gpu_memory is not None), default=None),
         "energy_j": None,
         "ece": None,
@@ -357,7 +357,8 @@ def _throughput(timed: list[Record]) -> float | None:
     return sum(r.kept for r in timed if r.started is not None) / busy if busy else None
 
 
-def _sampled_share(answers: list[Record]) -> float | None:
+def sampled_share(answers: Sequence[Record]) -> float | None:
+    """The target's share of all tokens that the two models sampled, kept or not."""
     target, draft = (sum(r.sampled.get(role, 0) for r in answers) for role in (Role.TARGET, Role.DRAFT))
     return _ratio(target, target + draft)
 
@@ -371,7 +372,7 @@ def _tokens(answers: list[Record]) -> dict[str, float | None]:
     }
 
 
-def _flops(answers: list[Record], params: Mapping[str, int]) -> float | None:
+def flops(answers: Sequence[Record], params: Mapping[str, int]) -> float | None:
     """Two a parameter and token computed, prefill and helpers included; None if some model's size is unknown."""
     total = 0.0
     for r in answers:

@@ -21,14 +21,14 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from baton import generation, nano
+from baton import generation
 from baton.bench import environment, metrics, tasks, terminal
 from baton.bench.folder import RunFolder
 from baton.bench.grading import Grader
 from baton.bench.metrics import CALIBRATION, LATENCY, QUALITY, Key, Run
 from baton.bench.tasks import Question
 from baton.bench.terminal import Progress
-from baton.config import ConfigError, ModelConfig, Recipe, RouterConfig, cue_profile, load_recipe
+from baton.config import ConfigError, Recipe, RouterConfig, cue_profile, load_recipe
 from baton.engines.base import EngineError
 from baton.generation import Options, Router, RouterError, generate
 from baton.pair import Pair
@@ -303,17 +303,11 @@ def _identity(
         "recipe": recipe.config.model_dump(mode="json"),
         "knobs": {c.label: c.arm.knobs for c in contestants},
         "weights": {
-            m.model: _weights(m, recipe.pair_base) for m in (recipe.config.pair.target, recipe.config.pair.draft)
+            m.model: environment.weights(m, recipe.pair_base)
+            for m in (recipe.config.pair.target, recipe.config.pair.draft)
         },
         "questions": digests,
     }
-
-
-def _weights(model: ModelConfig, base: Path) -> str | None:
-    """Digest of a model that lies in a folder; one from the hub has its revision in the recipe."""
-    shipped = model.model.removeprefix("nano:")
-    folder = nano.pair_paths()[shipped] if shipped != model.model else base / Path(model.model).expanduser()
-    return environment.fingerprint(folder) if folder.is_dir() else None
 
 
 def _write_results(

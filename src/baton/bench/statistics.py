@@ -46,6 +46,18 @@ def ratio_interval(numerator: npt.ArrayLike, denominator: npt.ArrayLike, seed: i
     return mean_interval(np.asarray(numerator, float) / np.asarray(denominator, float), seed)
 
 
+def pooled_ratio_interval(part: npt.ArrayLike, whole: npt.ArrayLike, seed: int = 0) -> Interval | None:
+    """Bootstrap interval of sum(part) / sum(whole), both `[questions]`: a share over all answers together.
+
+    None below two questions, or where there is nothing to take a share of.
+    """
+    a, b = np.asarray(part, float), np.asarray(whole, float)
+    if len(a) < 2 or not np.any(b):
+        return None
+    ratios = _bootstrap(len(a), lambda weights: _divide(weights @ a, weights @ b), seed)
+    return _percentiles(ratios[~np.isnan(ratios)])
+
+
 def median_ratio_interval(numerator: npt.ArrayLike, denominator: npt.ArrayLike, seed: int = 0) -> Interval | None:
     """Paired bootstrap interval of median(numerator) / median(denominator), both `[questions]`."""
     a, b = np.asarray(numerator, float), np.asarray(denominator, float)
@@ -125,6 +137,11 @@ def _bootstrap(n: int, statistic: Callable[[Array], Array], seed: int) -> Array:
     rng = np.random.default_rng(seed)
     even = np.full(n, 1 / n)
     return np.concatenate([statistic(rng.multinomial(n, even, size=count) / n) for count in _blocks(n)])
+
+
+def _divide(a: Array, b: Array) -> Array:
+    out: Array = np.divide(a, b, out=np.full(len(a), np.nan), where=b > 0)
+    return out
 
 
 def _percentiles(draws: Array) -> Interval:

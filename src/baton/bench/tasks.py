@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -59,6 +60,11 @@ def check_disjoint(test: Iterable[Question], calibration: Iterable[Question]) ->
             raise ConfigError(
                 f"calibration.split: its question {twin!r} is test question {q.id!r}; use splits that share no question"
             )
+
+
+def digest(question: str) -> str:
+    """What a question is recognised by elsewhere, whatever its case, width or spacing."""
+    return hashlib.sha256(_normal(question).encode()).hexdigest()[:16]
 
 
 def _nano(split: str, limit: int | None) -> list[Question]:
