@@ -97,8 +97,6 @@ async def _run(
     max_tokens: int | None,
     as_json: bool,
 ) -> None:
-    from dataclasses import replace
-
     from baton import routers
     from baton.config import cue_profile, load_pair, pair_options
     from baton.generation import generate
@@ -112,16 +110,15 @@ async def _run(
     config = load_pair(pair_path)
     base = _base(pair_path)
     policy = routers.create(router_name, _knobs(knobs), Path.cwd(), {"cues": cue_profile(config, base)})
-    options = pair_options(config, seed)
-    if temperature is not None:
-        options = replace(options, sampling=replace(options.sampling, temperature=temperature))
-    if max_tokens is not None:
-        options = replace(options, budget=options.budget.resized(max_tokens))
+    options = _options(pair_options(config, seed), temperature, max_tokens)
     loaded = Pair.load(config, base)
     console = Console(highlight=False, soft_wrap=True)
     last: list[Segment] = []
 
     def show(segment: Segment, text: str) -> None:
+        text = text if last else text.lstrip()
+        if not text:
+            return
         if last and last[-1].role is not segment.role:
             console.print("▸", style="dim", end="")
         last[:] = [segment]
@@ -248,6 +245,179 @@ async def _calibrate_cues(
     console.print(f"{len(profile.cues)} switch cues -> {out}")
 
 
+@calibrate.command("thresholds")
+def calibrate_thresholds(
+    pair: PairOption = "nano",
+    router: Annotated[str, typer.Option(help="A router's name, or package.module:Class.")] = "rsd",
+    knob: Annotated[list[str] | None, typer.Option(help="Another knob as name=value; repeatable.")] = None,
+    vary: Annotated[
+        str | None, typer.Option(help="Knob to vary; the router's main one if left out; router.NAME for a worn one.")
+    ] = None,
+    span: Annotated[
+        str | None, typer.Option("--range", help="LOW,HIGH of that knob; the router's if left out.")
+    ] = None,
+    shares: Annotated[str | None, typer.Option(help="Target shares wanted, such as 0.3,0.5,0.7.")] = None,
+    accept_rates: Annotated[str | None, typer.Option(help="Accept rates wanted.")] = None,
+    out: Annotated[Path, typer.Option(help="Where the operating points go.")] = Path("points.json"),
+    questions: Annotated[int, typer.Option(help="Calibration questions.")] = 40,
+    evaluations: Annotated[int, typer.Option(help="Values tried for each point at most.")] = 6,
+    tolerance: Annotated[float, typer.Option(help="How near a share must come.")] = 0.02,
+    temperature: Annotated[float | None, typer.Option(help="In place of the pair's.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Token budget, in place of the pair's.")] = None,
+    task: Annotated[Path | None, typer.Option(help="JSONL or Parquet file of questions; nano's if left out.")] = None,
+    work: Annotated[Path | None, typer.Option(help="Folder of the answers; a second call resumes.")] = None,
+    concurrency: Annotated[int, typer.Option(help="Answers in flight.")] = 16,
+    seed: Annotated[int, typer.Option(help="Seed of the sampling and the bootstrap.")] = 0,
+) -> None:
+    """Find the knob values at which a router has the target shares (or accept rates) asked for."""
+    from baton.calibrate.points import Asked
+    from baton.calibrate.thresholds import Settings
+
+    with _input():
+        targets = [
+            Asked(measure, value)
+            for measure, name, text in (
+                ("target_share", "shares", shares),
+                ("accept_rate", "accept-rates", accept_rates),
+            )
+            for value in _numbers(name, text)
+        ]
+        if not targets:
+            raise ValueError("shares: none are asked for; give --shares 0.3,0.5,0.7 or --accept-rates")
+        bounds = _numbers("range", span)
+        if span is not None and len(bounds) != 2:
+            raise ValueError(f"range: {span!r} is no range; give LOW,HIGH")
+        settings = Settings(evaluations=evaluations, tolerance=tolerance, concurrency=concurrency)
+        try:
+            asyncio.run(
+                _calibrate_thresholds(
+                    pair,
+                    router,
+                    knob or [],
+                    vary,
+                    (bounds[0], bounds[1]) if bounds else None,
+                    targets,
+                    out,
+                    questions,
+                    settings,
+                    temperature,
+                    max_tokens,
+                    task,
+                    work or out.with_suffix(".work"),
+                    seed,
+                )  # fmt: skip
+            )
+        except KeyboardInterrupt:
+            print("stopped: the same command goes on from here", file=sys.stderr)
+            raise
+
+
+async def _calibrate_thresholds(
+    pair_path: str,
+    router_name: str,
+    knobs: list[str],
+    vary: str | None,
+    span: tuple[float, float] | None,
+    targets: list[Any],
+    out: Path,
+    count: int,
+    settings: Any,
+    temperature: float | None,
+    max_tokens: int | None,
+    task: Path | None,
+    work: Path,
+    seed: int,
+) -> None:
+    from dataclasses import replace
+
+    from baton import routers
+    from baton.bench import environment
+    from baton.calibrate import thresholds
+    from baton.calibrate.points import generation_settings, varied
+    from baton.calibrate.work import claim
+    from baton.config import cue_profile, load_pair, pair_options
+    from baton.pair import Pair
+
+    config, base = load_pair(pair_path), _base(pair_path)
+    given = _knobs(knobs)
+    knob = thresholds.find_knob(router_name, given, vary, span)
+
+    def make(value: float) -> Any:
+        return routers.create(
+            router_name, varied(given, knob.name, value), Path.cwd(), {"cues": cue_profile(config, base)}
+        )
+
+    policy = make(knob.low)
+    options = _options(pair_options(config, seed), temperature, max_tokens)
+    split, questions = _calibration_questions(task, count)
+    loaded = Pair.load(config, base)
+    console = Console()
+    try:
+        routers.check(policy, loaded)
+        about = {
+            "pair": environment.pair_identity(config, base),
+            "scorers": {s: config.scorers[s].model_dump(mode="json") for s in getattr(policy, "scorers", ())},
+            "generation": generation_settings(options),
+        }
+        claim(work, {**about, "router": router_name, "knobs": given, "vary": knob.name, "questions from": split})
+        with _bars(console) as report:
+            points = await thresholds.operating_points(
+                loaded, make, knob, targets, questions, options, work, settings, report
+            )
+    finally:
+        await loaded.close()
+    points = replace(points, router=router_name, knobs=given, task=task.stem if task else "nano", split=split, **about)
+    points.save(out)
+    console.print(_points_table(points))
+    for note in (*(f"{p.asked}: {p.note}" for p in points.points if p.note), *points.notes):
+        console.print(f"note: {note}", style="yellow", markup=False)
+    console.print(f"{len(points.points)} points of {len(points.evaluations)} evaluations -> {out}")
+
+
+def _numbers(name: str, text: str | None) -> list[float]:
+    try:
+        return [float(part) for part in (text or "").split(",") if part.strip()]
+    except ValueError:
+        raise ValueError(f"{name}: {text!r} is no list of numbers; write 0.3,0.5") from None
+
+
+def _options(options: Any, temperature: float | None, max_tokens: int | None) -> Any:
+    from dataclasses import replace
+
+    if temperature is not None:
+        options = replace(options, sampling=replace(options.sampling, temperature=temperature))
+    if max_tokens is not None:
+        options = replace(options, budget=options.budget.resized(max_tokens))
+    return options
+
+
+def _points_table(points: Any) -> Table:
+    table = Table(title=f"{points.router}: {points.knob} on {len(points.questions)} questions of {points.split}")
+    for column in ("asked", points.knob, "target share", "accept rate", "accuracy", "tokens", ""):
+        table.add_column(column, justify="left" if column in {"asked", ""} else "right")
+    chosen = {p.found.value for p in points.points}
+    rows = [(str(p.asked), p.found, "" if p.reached else "not reached") for p in points.points]
+    rows += [("", e, "") for e in points.evaluations if e.value not in chosen]
+    for asked, e, remark in rows:
+        table.add_row(
+            asked,
+            f"{e.value:.4g}",
+            _share(e.target_share, e.target_share_ci),
+            _share(e.accept_rate, e.accept_rate_ci),
+            _share(e.accuracy, e.accuracy_ci),
+            f"{e.tokens:.0f}",
+            remark,
+            style="bold" if asked else "dim",
+        )
+    return table
+
+
+def _share(value: float | None, interval: tuple[float, float] | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" + (f" ({interval[0]:.2f}-{interval[1]:.2f})" if interval else "")
+
+
 def _calibration_questions(task: Path | None, count: int) -> tuple[str, list[Any]]:
     from baton.bench.tasks import load
     from baton.config import TaskConfig
@@ -261,10 +431,12 @@ def _cue_table(profile: Any) -> Table:
     table = Table(
         title=f"Mean margin of the {profile.scored_by} after each cue; over all tokens {profile.global_mean:.3f}"
     )
-    for column in ("cue", "segments", "mean", "95 % interval", "paper", "corrected", ""):
-        table.add_column(column, justify="left" if column in {"cue", ""} else "right")
+    for column in ("cue", "seen", "mean", "95 % interval", "paper", "corrected"):
+        table.add_column(column, justify="left" if column == "cue" else "right", no_wrap=True)
+    if any(s.dropped for s in profile.statistics):
+        table.add_column("dropped")
     for s in profile.statistics:
-        table.add_row(
+        row = [
             s.cue,
             str(s.segments),
             f"{s.mean:.3f} ± {s.standard_error:.3f}",
@@ -272,8 +444,8 @@ def _cue_table(profile: Any) -> Table:
             "✓" if s.selected_paper else "",
             "✓" if s.selected_corrected else "",
             s.dropped,
-            style="bold" if s.cue in profile.cues else "dim",
-        )
+        ]
+        table.add_row(*row[: len(table.columns)], style="bold" if s.cue in profile.cues else "dim")
     return table
 
 
