@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -153,14 +154,27 @@ def compare(
     routers: Annotated[str | None, typer.Option(help="Only these arms, separated by commas.")] = None,
     concurrency: Annotated[int | None, typer.Option(help="Answers in flight, in place of the recipe's.")] = None,
     seed: Annotated[int | None, typer.Option(help="In place of the recipe's.")] = None,
+    shard: Annotated[str | None, typer.Option(help="Only a part of the answers, as 2/8; `baton merge` joins.")] = None,
 ) -> None:
     """Compare routers on one pair and one task: accuracy, latency and what it cost, with intervals."""
     from baton.bench.runner import run_compare
 
     with _input():
         names = [r.strip() for r in routers.split(",") if r.strip()] if routers else None
-        code = run_compare(recipe, out=out, limit=limit, routers=names, concurrency=concurrency, seed=seed)
+        code = run_compare(recipe, out, limit, names, concurrency, seed, shard)
     raise typer.Exit(code)
+
+
+@app.command()
+def merge(
+    out: Annotated[Path, typer.Argument(help="New folder of the whole comparison.")],
+    shards: Annotated[list[Path], typer.Argument(help="Folders that `baton compare --shard` wrote.")],
+) -> None:
+    """Join the shards of a comparison; `baton compare RECIPE --out OUT` then goes on from there."""
+    from baton.bench.folder import merge as join
+
+    with _input():
+        print(f"{join(out, shards)} answers -> {out}")
 
 
 @calibrate.command("cues")
@@ -289,24 +303,11 @@ def calibrate_thresholds(
             raise ValueError(f"range: {span!r} is no range; give LOW,HIGH")
         settings = Settings(evaluations=evaluations, tolerance=tolerance, concurrency=concurrency)
         try:
-            asyncio.run(
-                _calibrate_thresholds(
-                    pair,
-                    router,
-                    knob or [],
-                    vary,
-                    (bounds[0], bounds[1]) if bounds else None,
-                    targets,
-                    out,
-                    questions,
-                    settings,
-                    temperature,
-                    max_tokens,
-                    task,
-                    work or out.with_suffix(".work"),
-                    seed,
-                )  # fmt: skip
-            )
+            search = _calibrate_thresholds(
+                pair, router, knob or [], vary, (bounds[0], bounds[1]) if bounds else None, targets, out, questions,
+                settings, temperature, max_tokens, task, work or out.with_suffix(".work"), seed,
+            )  # fmt: skip
+            asyncio.run(search)
         except KeyboardInterrupt:
             print("stopped: the same command goes on from here", file=sys.stderr)
             raise
@@ -354,7 +355,7 @@ async def _calibrate_thresholds(
     console = Console()
     try:
         routers.check(policy, loaded)
-        about = {
+        about: dict[str, Any] = {
             "pair": environment.pair_identity(config, base),
             "scorers": {s: config.scorers[s].model_dump(mode="json") for s in getattr(policy, "scorers", ())},
             "generation": generation_settings(options),
@@ -392,30 +393,31 @@ def _options(options: Any, temperature: float | None, max_tokens: int | None) ->
 
 
 def _points_table(points: Any) -> Table:
-    table = Table(title=f"{points.router}: {points.knob} on {len(points.questions)} questions of {points.split}")
-    for column in ("asked", points.knob, "target share", "accept rate", "accuracy", "tokens", ""):
-        table.add_column(column, justify="left" if column in {"asked", ""} else "right")
+    table = Table(
+        title=f"{points.router}: {points.knob} on {len(points.questions)} questions of {points.split}",
+        box=box.SIMPLE_HEAD,
+    )
+    for column in ("asked", points.knob, "share", "95 %", "accepts", "accuracy", "95 %", "tokens"):
+        table.add_column(column, justify="left" if column == "asked" else "right", no_wrap=True)
     chosen = {p.found.value for p in points.points}
-    rows = [(str(p.asked), p.found, "" if p.reached else "not reached") for p in points.points]
-    rows += [("", e, "") for e in points.evaluations if e.value not in chosen]
-    for asked, e, remark in rows:
-        table.add_row(
-            asked,
-            f"{e.value:.4g}",
-            _share(e.target_share, e.target_share_ci),
-            _share(e.accept_rate, e.accept_rate_ci),
-            _share(e.accuracy, e.accuracy_ci),
-            f"{e.tokens:.0f}",
-            remark,
-            style="bold" if asked else "dim",
-        )
+    rows = [
+        (f"{p.asked.measure.split('_')[-1]} {p.asked.value:g}" + ("" if p.reached else " (not reached)"), p.found)
+        for p in points.points
+    ]
+    rows += [("", e) for e in points.evaluations if e.value not in chosen]
+    for asked, e in rows:
+        cells = (_number(e.accept_rate), _number(e.accuracy), _interval(e.accuracy_ci), f"{e.tokens:.0f}")
+        share = (f"{e.value:.4g}", _number(e.target_share), _interval(e.target_share_ci))
+        table.add_row(asked, *share, *cells, style="bold" if asked else "dim")
     return table
 
 
-def _share(value: float | None, interval: tuple[float, float] | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.3f}" + (f" ({interval[0]:.2f}-{interval[1]:.2f})" if interval else "")
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _interval(interval: tuple[float, float] | None) -> str:
+    return "-" if interval is None else f"{interval[0]:.2f} {interval[1]:.2f}"
 
 
 def _calibration_questions(task: Path | None, count: int) -> tuple[str, list[Any]]:

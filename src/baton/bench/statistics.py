@@ -58,6 +58,21 @@ def pooled_ratio_interval(part: npt.ArrayLike, whole: npt.ArrayLike, seed: int =
     return _percentiles(ratios[~np.isnan(ratios)])
 
 
+def pooled_difference_interval(
+    a: tuple[npt.ArrayLike, npt.ArrayLike], b: tuple[npt.ArrayLike, npt.ArrayLike], seed: int = 0
+) -> Interval | None:
+    """Paired bootstrap interval of one pooled share minus another, on the same questions; each is (part, whole)."""
+    (part, whole), (other_part, other_whole) = ([np.asarray(x, float) for x in pooled] for pooled in (a, b))
+    if len(part) < 2 or not np.any(whole) or not np.any(other_whole):
+        return None
+    differences = _bootstrap(
+        len(part),
+        lambda weights: _divide(weights @ part, weights @ whole) - _divide(weights @ other_part, weights @ other_whole),
+        seed,
+    )
+    return _percentiles(differences[~np.isnan(differences)])
+
+
 def median_ratio_interval(numerator: npt.ArrayLike, denominator: npt.ArrayLike, seed: int = 0) -> Interval | None:
     """Paired bootstrap interval of median(numerator) / median(denominator), both `[questions]`."""
     a, b = np.asarray(numerator, float), np.asarray(denominator, float)

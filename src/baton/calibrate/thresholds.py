@@ -1,0 +1,401 @@
+"""Operating points: the knob values at which a router has an asked target share, accept rate or cost.
+
+Every value that is tried answers the same calibration questions with the same seeds, so that two values differ by the
+knob alone. The search brackets what is asked between two values and interpolates. Where the knob is the threshold of a
+gate it interpolates among the scores that steps really got: scorers crowd near the ends of their range, and half of a
+bracket in the threshold may hold no step at all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from baton import routers
+from baton.bench import metrics, statistics
+from baton.bench.grading import Grade, Grader
+from baton.bench.tasks import Question, digest
+from baton.calibrate import work
+from baton.calibrate.points import MEASURES, Asked, Evaluation, Point, Points
+from baton.calibrate.work import Progress
+from baton.gate import Threshold
+from baton.generation import Options, Router
+from baton.pair import Pair
+from baton.trace import Trace
+
+DIGITS = 9
+"""Significant digits of a value that is tried."""
+FINEST = 1e-4
+"""Brackets narrower than this part of the range are not searched further."""
+SCORES_WEIGHT = 0.9
+"""How far seen scores, rather than the plain range, set the distance between two thresholds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """A number of a router that moves its target share.
+
+    Raises:
+        ValueError: the range is empty, or cannot be searched in logarithms.
+    """
+
+    name: str
+    low: float
+    high: float
+    rises: bool | None = None
+    """Whether a larger value means a larger target share, as far as that is known."""
+    log: bool = False
+    """Equal steps are equal factors."""
+    fixed: bool = False
+    """Keep to the range although scores lie outside it."""
+
+    def __post_init__(self) -> None:
+        if not self.low < self.high:
+            raise ValueError(f"range: {self.low:g} is not below {self.high:g}; give LOW,HIGH")
+        if self.log and self.low <= 0:
+            raise ValueError(f"range: {self.low:g} is not positive, and {self.name} is searched by factors; raise it")
+
+    @property
+    def whole(self) -> bool:
+        """Whether only whole numbers are values."""
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How operating points are searched."""
+
+    evaluations: int = 6
+    """Values tried for each point at most, beside both ends of the range and those tried for other points."""
+    tolerance: float = 0.02
+    """How near is near enough: of a share, absolute; of FLOPs, relative."""
+    concurrency: int = 16
+    """Answers in flight."""
+    grader_timeout_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        for name in ("evaluations", "concurrency"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: {getattr(self, name)} is too few; use 1 or more")
+        if not self.tolerance > 0:
+            raise ValueError(f"tolerance: {self.tolerance} can never be reached; use a positive number")
+
+
+def find_knob(
+    router: str, knobs: Mapping[str, Any], vary: str | None = None, span: tuple[float, float] | None = None
+) -> Knob:
+    """The knob to vary: `vary`, or the first one that the router declares. Dots lead into a worn router.
+
+    Raises:
+        ValueError: the router has no such knob, or none that moves its share, or its range is not known.
+    """
+    cls = routers.find(router)
+    first, _, rest = (vary or "").partition(".")
+    if rest:
+        worn = knobs.get(first)
+        if not isinstance(worn, (str, Mapping)):
+            raise ValueError(f"vary: {vary!r}: {router} was given no {first!r}; add --knob {first}=NAME")
+        inner: Mapping[str, Any] = {"router": worn} if isinstance(worn, str) else worn
+        found = find_knob(str(inner.get("router")), inner.get("knobs") or {}, rest, span)
+        return replace(found, name=vary or "")
+    known = {f.name: f for f in fields(cls) if f.init}
+    declared = [name for name, f in known.items() if "vary" in f.metadata]
+    if vary is None and not declared:
+        wears = next((name for name, f in known.items() if f.metadata.get("router")), None)
+        remedy = f"name one of the router it wears: --vary {wears}.KNOB" if wears else "there is nothing to calibrate"
+        raise ValueError(f"router: {router!r} has no knob that moves its target share; {remedy}")
+    name = vary or declared[0]
+    if name not in known:
+        raise ValueError(f"vary: {router} has no knob {name!r}; use one of {', '.join(declared or known)}")
+    about = known[name].metadata
+    if span is None and "vary" not in about:
+        raise ValueError(f"vary: {router}.{name} declares no range; give one: --range LOW,HIGH")
+    low, high = span or _ranges(cls, knobs).get(name) or about["vary"]
+    if span is not None and _is_whole(known[name]):
+        low, high = int(low), int(high)
+    return Knob(name, low, high, about.get("rises"), bool(about.get("log")), fixed=span is not None)
+
+
+def _ranges(cls: type[Any], knobs: Mapping[str, Any]) -> Mapping[str, tuple[float, float]]:
+    """Ranges that depend on the router's other knobs."""
+    if not hasattr(cls, "ranges"):
+        return {}
+    ranges: Mapping[str, tuple[float, float]] = cls(**knobs).ranges
+    return ranges
+
+
+def _is_whole(f: Any) -> bool:
+    declared = f.metadata.get("vary", (f.default if f.default is not MISSING else 0.0,))
+    return isinstance(declared[0], int) and not isinstance(declared[0], bool)
+
+
+async def operating_points(
+    pair: Pair,
+    make_router: Callable[[float], Router],
+    knob: Knob,
+    targets: Sequence[Asked],
+    questions: Sequence[Question],
+    options: Options,
+    store: Path,
+    settings: Settings | None = None,
+    progress: Progress = lambda stage, done, total: None,
+) -> Points:
+    """Finds the values of `knob` that come nearest to each of `targets` on calibration questions.
+
+    Answers are kept in the folder `store` and never made twice: a second call with the same questions goes on where
+    the first one stopped, and further targets use what was evaluated for others. The result names neither pair nor
+    split: who knows them adds them (`dataclasses.replace`).
+
+    Raises:
+        ValueError: nothing is asked, there are no questions, or the router does not have what is asked for.
+        EngineError, RouterError: an answer failed; those before it are stored.
+    """
+    settings = settings or Settings()
+    if not targets:
+        raise ValueError("points: none are asked for; give shares or accept rates")
+    if not questions:
+        raise ValueError("questions: there are none; give a calibration split that has some")
+    store.mkdir(parents=True, exist_ok=True)
+    search = _Search(pair, make_router, knob, questions, options, store, settings, progress)
+    try:
+        await search.ends(targets)
+        for asked in targets:
+            await search.find(asked)
+    finally:
+        await search.grader.close()
+    return Points(
+        router=make_router(knob.low).name,
+        knob=knob.name,
+        low=search.knob.low,
+        high=search.knob.high,
+        rises=knob.rises,
+        knobs={},
+        points=[search.point(asked) for asked in targets],
+        evaluations=[search.tried[value].summary for value in sorted(search.tried)],
+        tolerance=settings.tolerance,
+        notes=search.notes({asked.measure for asked in targets}),
+        questions=[digest(q.question) for q in questions],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """A value that answered all questions."""
+
+    summary: Evaluation
+    parts: dict[str, tuple[list[float], list[float]]]
+    """By measure that is a share, its numerator and denominator for each question."""
+    scores: list[float]
+    """Of steps that the knob, as the threshold of a gate, decided on."""
+
+    @classmethod
+    def of(cls, value: float, traces: Sequence[Trace], sizes: Mapping[str, int], seed: int) -> _Tried:
+        records = [metrics.record(t) for t in traces]
+        decided = [r for r in records if r.grade is not Grade.TIMEOUT]
+        parts = {
+            "target_share": ([float(r.target) for r in records], [float(r.kept) for r in records]),
+            "accept_rate": ([float(r.accepted) for r in records], [float(r.decided) for r in records]),
+        }
+        whole = sum(parts["accept_rate"][1])
+        correct = [float(r.correct) for r in decided]
+        summary = Evaluation(
+            value=value,
+            n=len(records),
+            target_share=metrics.share(records),
+            target_share_ci=statistics.pooled_ratio_interval(*parts["target_share"], seed),
+            accept_rate=sum(parts["accept_rate"][0]) / whole if whole else None,
+            accept_rate_ci=statistics.pooled_ratio_interval(*parts["accept_rate"], seed),
+            target_sampled_share=metrics.sampled_share(records),
+            accuracy=float(np.mean(correct)) if correct else None,
+            accuracy_ci=statistics.mean_interval(correct, seed) if correct else None,
+            tokens=float(np.mean([r.kept for r in records])),
+            discarded=float(np.mean([r.discarded for r in records])),
+            helper=float(np.mean([r.helper for r in records])),
+            flops=metrics.flops(records, sizes),
+            truncated=sum(r.finish == "length" for r in records),
+            grader_timeouts=len(records) - len(decided),
+        )
+        scores = [d.score for t in traces for d in t.decisions if d.gate == Threshold.name and d.threshold == value]
+        return cls(summary, parts, [s for s in scores if math.isfinite(s)])
+
+    def measure(self, name: str) -> float:
+        found: float | None = getattr(self.summary, name)
+        return math.nan if found is None else found
+
+
+@dataclass
+class _Search:
+    """Values tried so far, and where to look next."""
+
+    pair: Pair
+    make_router: Callable[[float], Router]
+    knob: Knob
+    questions: Sequence[Question]
+    options: Options
+    store: Path
+    settings: Settings
+    progress: Progress
+    tried: dict[float, _Tried] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.grader = Grader(self.settings.grader_timeout_s)
+        sizes = {role.value: engine.metrics().get("parameters") for role, engine in self.pair.engines.items()}
+        self._sizes = {role: int(size) for role, size in sizes.items() if size is not None}
+
+    async def ends(self, targets: Sequence[Asked]) -> None:
+        """Tries both ends of the range, which is first widened to the scores that are seen."""
+        low = await self._try(self.knob.low)
+        for asked in targets:
+            if math.isnan(low.measure(asked.measure)):
+                why = "it decides nothing by a gate" if asked.measure == "accept_rate" else "it was not measured"
+                name = self.make_router(self.knob.low).name
+                raise ValueError(f"{asked.measure}: {name!r} has none: {why}; ask for target shares")
+        if low.scores and not self.knob.fixed and not self.knob.whole:
+            least, most = min(low.scores), max(low.scores)
+            beyond = most + 1e-3 * max(most - least, abs(most), 1e-6)
+            self.knob = replace(self.knob, low=min(self.knob.low, least), high=max(self.knob.high, beyond))
+            await self._try(self.knob.low)
+        await self._try(self.knob.high)
+
+    async def find(self, asked: Asked) -> None:
+        """Tries values until one is near enough, none can be nearer, or enough were tried."""
+        for _ in range(self.settings.evaluations):
+            value = self._next(asked)
+            if value is None:
+                return
+            await self._try(value)
+
+    def point(self, asked: Asked) -> Point:
+        """The nearest value that was tried."""
+        # Of two that are as near, the one that costs less.
+        best = min(self.tried.values(), key=lambda t: (self._distance(asked, t), t.measure("target_share")))
+        if self._distance(asked, best) <= self._allowed(asked):
+            return Point(asked, best.summary, reached=True)
+        seen = [t.measure(asked.measure) for t in self.tried.values()]
+        nearest = f"nearest {best.measure(asked.measure):.4g} at {best.summary.value:g}"
+        reach = f"{min(seen):.4g} to {max(seen):.4g}"
+        if not min(seen) <= asked.value <= max(seen):
+            return Point(asked, best.summary, False, f"out of reach ({reach}); {nearest}")
+        if self._next(asked) is None:
+            return Point(asked, best.summary, False, f"no value lies between those tried; {nearest} (reach {reach})")
+        return Point(asked, best.summary, False, f"{self.settings.evaluations} evaluations were not enough; {nearest}")
+
+    def notes(self, measures: set[str]) -> list[str]:
+        """Measures that do not follow the knob: where one turns back by more than chance, or goes the other way."""
+        values, out = sorted(self.tried), []
+        for measure in (m for m in MEASURES if m in measures):
+            first, last = (self.tried[values[k]].measure(measure) for k in (0, -1))
+            rises = last >= first
+            if measure == "target_share" and self.knob.rises is (not rises) and first != last:
+                said = "rise" if self.knob.rises else "fall"
+                out.append(f"{measure} should {said} with {self.knob.name}, and does not here")
+            for a, b in pairwise(values):
+                if self._turns_back(measure, self.tried[a], self.tried[b], rises):
+                    out.append(f"{measure} is not monotone: it turns back between {a:g} and {b:g}")
+        return out
+
+    def _turns_back(self, measure: str, a: _Tried, b: _Tried, rises: bool) -> bool:
+        x, y = a.measure(measure), b.measure(measure)
+        if (y >= x) is rises or x == y:
+            return False
+        if measure not in a.parts:
+            return True
+        spread = statistics.pooled_difference_interval(a.parts[measure], b.parts[measure])
+        return spread is not None and not spread[0] <= 0 <= spread[1]
+
+    async def _try(self, value: float) -> _Tried:
+        if value not in self.tried:
+            name = f"{self.knob.name}={value:.{DIGITS}g}"
+            router = self.make_router(value)
+
+            async def grade(question: Question, trace: Trace) -> None:
+                grade = await self.grader.grade(trace.answer, question.answer)
+                trace.extra |= {"pass": metrics.CALIBRATION, "arm": name, "level": question.level}
+                trace.extra |= {"gold": question.answer, "grade": grade.value}
+
+            traces = await work.collect(
+                self.pair, router, self.questions, self.options, self.store / f"{name}.jsonl", self.progress,
+                stage=name, concurrency=self.settings.concurrency, finish=grade,
+            )  # fmt: skip
+            self.tried[value] = _Tried.of(value, traces, self._sizes, self.options.seed)
+        return self.tried[value]
+
+    def _distance(self, asked: Asked, tried: _Tried) -> float:
+        off = abs(tried.measure(asked.measure) - asked.value)
+        return math.inf if math.isnan(off) else off
+
+    def _allowed(self, asked: Asked) -> float:
+        return self.settings.tolerance * (asked.value if asked.measure == "flops" else 1.0)
+
+    def _next(self, asked: Asked) -> float | None:
+        """The value to try next; None if one is near enough, or none can be nearer."""
+        if min(self._distance(asked, t) for t in self.tried.values()) <= self._allowed(asked):
+            return None
+        scale = _Scale(self.knob, [s for t in self.tried.values() for s in t.scores])
+        at = {value: t.measure(asked.measure) - asked.value for value, t in self.tried.items()}
+        crossing = [(a, b) for a, b in pairwise(sorted(at)) if at[a] * at[b] < 0]
+        for a, b in sorted(crossing, key=lambda ab: abs(at[ab[0]]) + abs(at[ab[1]])):
+            # Interpolation alone may creep towards one end; a fifth of the bracket goes at every turn.
+            part = min(0.8, max(0.2, at[a] / (at[a] - at[b])))
+            if (value := scale.between(a, b, part)) is not None:
+                return value
+        if not crossing and len(self.tried) == 2:
+            # Both ends on one side: the middle tells whether the measure bends.
+            return scale.between(min(self.tried), max(self.tried), 0.5)
+        return None
+
+
+class _Scale:
+    """Distances between values of a knob: plain or in logarithms, and by how many seen scores lie between them."""
+
+    def __init__(self, knob: Knob, scores: Sequence[float]):
+        self.knob = knob
+        self._scores: npt.NDArray[np.float64] = np.sort(np.asarray(scores, float))
+        self._distinct = np.unique(self._scores)
+
+    def between(self, a: float, b: float, part: float) -> float | None:
+        """A value inside (a, b), `part` of the way; None if every value there would do what `a` or `b` does."""
+        if self.knob.whole:
+            inside = range(int(a) + 1, int(b))
+            wanted = round(self._invert(self._at(a) + part * (self._at(b) - self._at(a)), a, b))
+            return min(inside, key=lambda v: abs(v - wanted)) if inside else None
+        if len(self._scores) and np.sum((self._distinct >= a) & (self._distinct < b)) < 2:
+            return None
+        if abs(self._plain(b) - self._plain(a)) < FINEST and not len(self._scores):
+            return None
+        value = _rounded(self._invert(self._at(a) + part * (self._at(b) - self._at(a)), a, b))
+        if not a < value < b:
+            # All the scores of the bracket stand at its lower end.
+            inner = self._distinct[(self._distinct > a) & (self._distinct < b)]
+            value = _rounded(float(a + inner[0]) / 2 if len(inner) else (a + b) / 2)
+        return value if a < value < b else None
+
+    def _plain(self, value: float) -> float:
+        low, high = self.knob.low, self.knob.high
+        if self.knob.log:
+            return math.log(value / low) / math.log(high / low)
+        return (value - low) / (high - low)
+
+    def _at(self, value: float) -> float:
+        if not len(self._scores):
+            return self._plain(value)
+        below = float(np.searchsorted(self._scores, value)) / len(self._scores)
+        return (1 - SCORES_WEIGHT) * self._plain(value) + SCORES_WEIGHT * below
+
+    def _invert(self, x: float, a: float, b: float) -> float:
+        """The least value of [a, b] at or beyond `x`."""
+        for _ in range(60):
+            middle = math.sqrt(a * b) if self.knob.log else (a + b) / 2
+            a, b = (middle, b) if self._at(middle) < x else (a, middle)
+        return b
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
