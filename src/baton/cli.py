@@ -396,12 +396,13 @@ def _points_table(points: Any) -> Table:
     table = Table(
         title=f"{points.router}: {points.knob} on {len(points.questions)} questions of {points.split}",
         box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
     )
     for column in ("asked", points.knob, "share", "95 %", "accepts", "accuracy", "95 %", "tokens"):
         table.add_column(column, justify="left" if column == "asked" else "right", no_wrap=True)
     chosen = {p.found.value for p in points.points}
     rows = [
-        (f"{p.asked.measure.split('_')[-1]} {p.asked.value:g}" + ("" if p.reached else " (not reached)"), p.found)
+        (f"{p.asked.measure.split('_')[-1]} {p.asked.value:g}" + ("" if p.reached else " (nearest)"), p.found)
         for p in points.points
     ]
     rows += [("", e) for e in points.evaluations if e.value not in chosen]

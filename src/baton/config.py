@@ -264,6 +264,20 @@ class CalibrationConfig(Strict):
     limit: int = Field(default=60, ge=1)
 
 
+class PointConfig(Strict):
+    """An operating point: what a router was asked for on the calibration questions."""
+
+    share: float | None = Field(default=None, ge=0, le=1)
+    """Target share."""
+    accept_rate: float | None = Field(default=None, ge=0, le=1)
+
+    @model_validator(mode="after")
+    def _one(self) -> PointConfig:
+        if (self.share is None) == (self.accept_rate is None):
+            raise ValueError("share: give it or accept_rate, one of the two")
+        return self
+
+
 class RouterConfig(Strict):
     """One arm of a comparison."""
 
@@ -273,10 +287,23 @@ class RouterConfig(Strict):
     knobs: dict[str, Any] = {}
     share_of: str | None = None
     """Label of an arm whose target share, measured on calibration questions, becomes this arm's `share` knob."""
+    at: PointConfig | None = None
+    """Operating point that the arm takes its knobs from; goes with `points`."""
+    points: str | None = None
+    """File that `baton calibrate thresholds` wrote, relative to the recipe's folder."""
 
     @property
     def name(self) -> str:
         return self.label or self.router
+
+    @model_validator(mode="after")
+    def _pointed(self) -> RouterConfig:
+        if (self.at is None) != (self.points is None):
+            missing, there = ("at", "points") if self.at is None else ("points", "at")
+            raise ValueError(f"{missing}: missing beside {there}; at says which operating point, points which file")
+        if self.at is not None and self.share_of is not None:
+            raise ValueError(f"share_of: {self.share_of!r} stands beside at; drop one")
+        return self
 
 
 class LatencyConfig(Strict):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import fcntl
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,42 @@ class RunFolder:
         self._traces.close()
         self._failures.close()
         self._lock.close()
+
+
+def merge(out: Path, shards: Sequence[Path]) -> int:
+    """Joins the answers of several folders of one comparison in a new folder; returns how many there are.
+
+    Raises:
+        ConfigError: a folder holds no run, the folders were asked different things, or `out` holds a run already.
+    """
+    if (out / "config.json").exists():
+        raise ConfigError(f"out: {out} holds a run already; give a new folder")
+    asked = [_asked(shard) for shard in shards]
+    for shard, other in zip(shards, asked, strict=True):
+        if difference := _difference(asked[0], other):
+            raise ConfigError(f"{shard}: {difference[0]} differs from {shards[0]}; merge shards of one comparison")
+    out.mkdir(parents=True, exist_ok=True)
+    seen: set[Key] = set()
+    with appendable(out / "traces.jsonl") as file:
+        for shard in shards:
+            for trace in read_traces(shard / "traces.jsonl"):
+                if metrics.key(trace) not in seen:
+                    seen.add(metrics.key(trace))
+                    write_line(file, trace.dumps())
+    for name in ("environment.jsonl", "failures.jsonl"):
+        lines = "".join((shard / name).read_text(encoding="utf-8") for shard in shards if (shard / name).exists())
+        (out / name).write_text(lines, encoding="utf-8")
+    # Last, so that a merge that was cut off is no run that could be resumed.
+    write_json(out / "config.json", asked[0])
+    return len(seen)
+
+
+def _asked(folder: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise ConfigError(f"{folder}: it holds no run; give the folders that `baton compare --shard` wrote") from None
+    return found
 
 
 def _difference(old: Any, new: Any, where: str = "") -> tuple[str, Any, Any] | None:

@@ -14,7 +14,7 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,8 @@ from baton.bench.grading import Grader
 from baton.bench.metrics import CALIBRATION, LATENCY, QUALITY, Key, Run
 from baton.bench.tasks import Question
 from baton.bench.terminal import Progress
-from baton.config import ConfigError, Recipe, RouterConfig, cue_profile, load_recipe
+from baton.calibrate.points import Asked, Points, check_fit, generation_settings
+from baton.config import ConfigError, Recipe, RecipeConfig, RouterConfig, cue_profile, load_recipe
 from baton.engines.base import EngineError
 from baton.generation import Options, Router, RouterError, generate
 from baton.pair import Pair
@@ -49,6 +50,7 @@ class Contestant:
 
     arm: metrics.Arm
     router: Router
+    config: RouterConfig
 
     @property
     def label(self) -> str:
@@ -62,6 +64,7 @@ def run_compare(
     routers: Sequence[str] | None = None,
     concurrency: int | None = None,
     seed: int | None = None,
+    shard: str | None = None,
 ) -> int:
     """Runs or resumes the comparison of a recipe, prints its table, and returns the exit code.
 
@@ -69,6 +72,9 @@ def run_compare(
         out: folder of the run; `runs/<name of the recipe>` if None.
         routers: labels of the arms to run; all if None.
         limit, concurrency, seed: in place of the recipe's.
+        shard: `2/8` answers every eighth question of the quality pass, from the second on, into a folder of its own;
+            `merge` puts the shards of several processes or machines together, and the comparison without a shard
+            then has only the latency pass left.
 
     0: the comparison is there. 1: it is there but invalid (too many failures). 2: something in the recipe, the
     models or the questions cannot be used; said in one line. 130: stopped by Ctrl-C; the same command resumes.
@@ -78,7 +84,8 @@ def run_compare(
     try:
         recipe = load_recipe(recipe_path, {name: value for name, value in given.items() if value is not None})
         folder = Path(out) if out is not None else Path("runs") / recipe.config.name
-        results = asyncio.run(compare(recipe, folder, show))
+        part = _shard(shard) if shard is not None else None
+        results = asyncio.run(compare(recipe, folder, show, part))
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
@@ -87,6 +94,9 @@ def run_compare(
         print(f"stopped: {done} of {total} answers are stored; the same command goes on from there", file=sys.stderr)
         return INTERRUPTED
     console = Console()
+    if results is None:
+        console.print(f"Shard {shard} is answered; `baton merge OUT {folder} ...` joins the shards", highlight=False)
+        return 0
     terminal.report(results, console)
     console.print(f"Figures: {folder / 'results.json'}", highlight=False, soft_wrap=True)
     if not results["valid"]:
@@ -95,8 +105,21 @@ def run_compare(
     return 0
 
 
-async def compare(recipe: Recipe, out: Path, show: Progress) -> dict[str, Any]:
+Shard = tuple[int, int]
+"""Which part of the questions (from 0), of how many."""
+
+
+def _shard(text: str) -> Shard:
+    part, _, parts = text.partition("/")
+    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
+        raise ConfigError(f"shard: {text!r} is no part of a whole; write 1/8 for the first of eight")
+    return int(part) - 1, int(parts)
+
+
+async def compare(recipe: Recipe, out: Path, show: Progress, shard: Shard | None = None) -> dict[str, Any] | None:
     """Answers what `out` does not hold yet, writes `results.json` and `answers.jsonl` there, returns the results.
+
+    With a shard, only its answers are made, and there are no results.
 
     Raises:
         ConfigError: the recipe, the models, the questions or the folder cannot be used.
@@ -105,6 +128,7 @@ async def compare(recipe: Recipe, out: Path, show: Progress) -> dict[str, Any]:
     # What can be refused is, before a model is loaded; any share will do for that.
     involved = [_contestant(recipe, r, 0.5) for r in config.routers if r in [*config.arms, *config.measured]]
     questions = tasks.load(config.task, config.split, recipe.base, config.limit)
+    points = _points(recipe, [c.config for c in involved], questions)
     asked = {QUALITY: questions, LATENCY: tasks.spread(questions, config.latency.limit) if config.latency else []}
     asked[CALIBRATION] = []
     if config.measured:
@@ -120,9 +144,11 @@ async def compare(recipe: Recipe, out: Path, show: Progress) -> dict[str, Any]:
             _check(recipe, contestant, pair)
         folder = RunFolder(out, _identity(recipe, involved, asked), environment.describe())
         try:
-            run = _Runner(recipe, pair, folder, show, asked)
+            run = _Runner(recipe, pair, folder, show, asked, shard)
             contestants = await run.all()
-            return _write_results(recipe, pair, folder, asked, contestants, run.shares)
+            if shard is not None:
+                return None
+            return _write_results(recipe, pair, folder, asked, contestants, run.shares, points)
         finally:
             folder.close()
     finally:
@@ -133,19 +159,21 @@ class _Runner:
     """What the passes of one run share."""
 
     def __init__(
-        self, recipe: Recipe, pair: Pair, folder: RunFolder, show: Progress, asked: Mapping[str, Sequence[Question]]
+        self,
+        recipe: Recipe,
+        pair: Pair,
+        folder: RunFolder,
+        show: Progress,
+        asked: Mapping[str, Sequence[Question]],
+        shard: Shard | None,
     ):
         config = recipe.config
+        if shard is not None:
+            part, parts = shard
+            asked = {**asked, QUALITY: asked[QUALITY][part::parts], LATENCY: []}
         self.recipe, self.config, self.pair = recipe, config, pair
         self.folder, self.show, self.asked = folder, show, asked
-        self.options = Options(
-            sampling=config.sampling or config.pair.sampling,
-            budget=config.budget or config.pair.budget,
-            seed=config.seed,
-            system=config.pair.system,
-            thinking=config.pair.thinking,
-            timeout=config.timeout_s,
-        )
+        self.options = _options(config)
         self.grader = Grader(config.grader_timeout_s)
         self.done = folder.done()
         self.shares: dict[str, float] = {}
@@ -274,6 +302,9 @@ def _contestant(recipe: Recipe, config: RouterConfig, share: float = 0.0) -> Con
     knobs = {**config.knobs, "share": share} if config.share_of else config.knobs
     pair = recipe.config.pair
     try:
+        if operating := _operating(recipe, config):
+            points, asked = operating
+            knobs = points.knobs_at(asked, knobs)
         router = create(config.router, knobs, recipe.base, {"cues": cue_profile(pair, recipe.pair_base)})
     except ValueError as error:
         raise ConfigError(f"{recipe.path}: routers: {error}") from None
@@ -281,7 +312,56 @@ def _contestant(recipe: Recipe, config: RouterConfig, share: float = 0.0) -> Con
     # Paths as the recipe has them, if it has: what is read from them is among the knobs, where they lie is not.
     paths = {f.name for f in fields(router) if f.metadata.get("path")}  # type: ignore[arg-type]
     shown = {**{k: v for k, v in generation.knobs(router).items() if k not in paths}, **knobs}
-    return Contestant(metrics.Arm(config.name, config.router, shown, engines), router)
+    return Contestant(metrics.Arm(config.name, config.router, shown, engines), router, config)
+
+
+def _operating(recipe: Recipe, config: RouterConfig) -> tuple[Points, Asked] | None:
+    """The file and the point that an arm takes its knobs from, if it does."""
+    if config.at is None or config.points is None:
+        return None
+    wanted = config.at.model_dump(exclude_none=True)
+    measure, value = next(iter(wanted.items()))
+    return Points.load(recipe.base / config.points), Asked("target_share" if measure == "share" else measure, value)
+
+
+def _points(recipe: Recipe, arms: Iterable[RouterConfig], questions: Sequence[Question]) -> dict[str, Any]:
+    """By label, the operating points that arms take their knobs from, as results tell them.
+
+    Raises:
+        ConfigError: a file of points does not fit the comparison.
+    """
+    config, found = recipe.config, {}
+    for arm in arms:
+        operating = _operating(recipe, arm)
+        if operating is None:
+            continue
+        points, asked = operating
+        point = points.point(asked)
+        try:
+            check_fit(
+                points, arm.router, environment.pair_identity(config.pair, recipe.pair_base),
+                {name: s.model_dump(mode="json") for name, s in config.pair.scorers.items()},
+                generation_settings(_options(config)), config.task.name, config.split,
+                [tasks.digest(q.question) for q in questions],
+            )  # fmt: skip
+        except ValueError as error:
+            raise ConfigError(f"{recipe.path}: {arm.name}: points: {arm.points}: {error}") from None
+        found[arm.name] = {
+            "file": arm.points, "split": points.split, "questions": len(points.questions), "knob": points.knob,
+            "asked": {asked.measure: asked.value}, "reached": point.reached, **asdict(point.found),
+        }  # fmt: skip
+    return found
+
+
+def _options(config: RecipeConfig) -> Options:
+    return Options(
+        sampling=config.sampling or config.pair.sampling,
+        budget=config.budget or config.pair.budget,
+        seed=config.seed,
+        system=config.pair.system,
+        thinking=config.pair.thinking,
+        timeout=config.timeout_s,
+    )
 
 
 def _check(recipe: Recipe, contestant: Contestant, pair: Pair) -> None:
@@ -317,6 +397,7 @@ def _write_results(
     asked: Mapping[str, Sequence[Question]],
     contestants: Sequence[Contestant],
     shares: Mapping[str, float],
+    points: Mapping[str, Any],
 ) -> dict[str, Any]:
     """One pass over the traces: `answers.jsonl`, then `results.json`."""
     config = recipe.config
@@ -335,15 +416,18 @@ def _write_results(
             if record.key[0] != CALIBRATION:
                 answers.write(json.dumps(metrics.answer_row(trace), ensure_ascii=False) + "\n")
     part.replace(folder.path / "answers.jsonl")
-    results = metrics.results(run, _header(recipe, asked, shares))
+    results = metrics.results(run, _header(recipe, asked, shares, points))
     write_json(folder.path / "results.json", results)
     return results
 
 
-def _header(recipe: Recipe, asked: Mapping[str, Sequence[Question]], shares: Mapping[str, float]) -> dict[str, Any]:
+def _header(
+    recipe: Recipe, asked: Mapping[str, Sequence[Question]], shares: Mapping[str, float], points: Mapping[str, Any]
+) -> dict[str, Any]:
     """The part of `results.json` that is no arm's."""
     config = recipe.config
     calibration = {"split": config.calibration.split, "questions": len(asked[CALIBRATION]), "target_share": shares}
+    calibration |= {"points": points} if points else {}
     latency = config.latency and {"loop": "closed", "concurrency": config.latency.concurrency}
     models = {Role.TARGET: config.pair.target, Role.DRAFT: config.pair.draft}
     return {
@@ -352,7 +436,7 @@ def _header(recipe: Recipe, asked: Mapping[str, Sequence[Question]], shares: Map
         "task": config.task.name,
         "split": config.split,
         "seed": config.seed,
-        "calibration": calibration if shares else None,
+        "calibration": calibration if shares or points else None,
         "load": {QUALITY: {"loop": "closed", "concurrency": config.concurrency}, LATENCY: latency},
         "placement": {
             role.value: {"model": m.model, "engine": m.engine, "device": m.device, "dtype": m.dtype}
