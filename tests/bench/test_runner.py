@@ -22,7 +22,7 @@ import yaml
 
 from baton import nano
 from baton.bench import runner
-from baton.bench.folder import RunFolder
+from baton.bench.folder import RunFolder, merge
 from baton.bench.runner import run_compare
 from baton.config import ConfigError
 from baton.trace import Trace
@@ -150,6 +150,29 @@ def test_a_killed_run_goes_on_where_it_stopped_and_ends_like_one_that_was_not(re
     assert tokens(tmp_path / "killed") == tokens(tmp_path / "whole")
     assert len(traces(tmp_path / "killed")) == len(traces(tmp_path / "whole"))
     assert untimed(results(tmp_path / "killed")) == untimed(results(tmp_path / "whole"))
+
+
+def test_shards_of_several_processes_make_the_comparison_of_one(recipe, tmp_path, capsys):
+    path = recipe(routers=["target", {"router": "random", "share_of": "draft"}, "draft"])
+    assert run_compare(path, tmp_path / "whole") == 0
+    shards = [tmp_path / "a", tmp_path / "b"]
+    for n, shard in enumerate(shards, 1):
+        assert run_compare(path, shard, shard=f"{n}/2") == 0
+        assert "baton merge" in capsys.readouterr().out
+        assert not (shard / "results.json").exists()
+    merge(tmp_path / "merged", shards)
+    assert run_compare(path, tmp_path / "merged") == 0
+    assert tokens(tmp_path / "merged") == tokens(tmp_path / "whole")
+    assert untimed(results(tmp_path / "merged")) == untimed(results(tmp_path / "whole"))
+    with pytest.raises(ConfigError, match="holds a run already"):
+        merge(tmp_path / "merged", shards)
+    assert run_compare(path, tmp_path / "other", seed=5, shard="1/2") == 0
+    with pytest.raises(ConfigError, match="seed differs from"):
+        merge(tmp_path / "new", [*shards, tmp_path / "other"])
+    with pytest.raises(ConfigError, match="it holds no run"):
+        merge(tmp_path / "new", [tmp_path / "nowhere"])
+    assert run_compare(path, tmp_path / "x", shard="3/2") == 2
+    assert "'3/2' is no part of a whole" in capsys.readouterr().err
 
 
 def test_ctrl_c_stops_with_130_says_how_to_go_on_and_leaves_whole_lines(recipe, tmp_path):
