@@ -350,6 +350,11 @@ class SegmentMatcher:
         return len(self.ids) if self.ended_by is None else self._kept
 
     @property
+    def cap(self) -> float:
+        """Tokens at which the segment ends if nothing else ends it; infinite where nothing caps it."""
+        return self._cap
+
+    @property
     def overshoot(self) -> int:
         """Tokens pushed that are not of the segment."""
         return len(self.ids) - self.kept

@@ -44,7 +44,14 @@ class UnsupportedError(EngineError):
 
 
 class LoadError(ValueError):
-    """A model cannot be loaded; one line names the folder or setting, what is wrong and the remedy."""
+    """A model cannot be loaded; one line names the folder or setting, what is wrong and the remedy.
+
+    `field` is the field of the model's configuration that is at fault.
+    """
+
+    def __init__(self, message: str, field: str = "model"):
+        super().__init__(message)
+        self.field = field
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +73,41 @@ class Sampling:
         for name, good, remedy in checks:
             if not good:
                 raise ValueError(f"sampling.{name}: {getattr(self, name)!r} is out of range; {remedy}")
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """Token-level speculation: who proposes the tokens that one forward of the model then verifies.
+
+    It never changes what is written: each token is the one that the model itself draws there.
+    """
+
+    method: Literal["ngram", "draft_model", "eagle3", "mtp"]
+    """`ngram` looks the last tokens up in the text so far, `draft_model` asks a small model of the same vocabulary,
+    `eagle3` a head trained for this model, `mtp` the model's own heads."""
+    tokens: int = 4
+    """Most tokens proposed for one forward."""
+    ngram_min: int = 2
+    """Fewest last tokens that must have stood there before."""
+    ngram_max: int = 4
+    """Last tokens that are looked up first; fewer follow if they are not found."""
+    model: str | None = None
+    """What proposes: a folder or hub id, as for the model itself."""
+
+    def __post_init__(self) -> None:
+        if self.tokens < 1:
+            raise ValueError(f"speculative.tokens: {self.tokens} is too few; use 1 or more")
+        if self.ngram_min < 1:
+            raise ValueError(f"speculative.ngram_min: {self.ngram_min} is too few; use 1 or more")
+        if self.ngram_max < self.ngram_min:
+            raise ValueError(
+                f"speculative.ngram_max: {self.ngram_max} is below speculative.ngram_min ({self.ngram_min}); raise it"
+            )
+        needed = self.method in ("draft_model", "eagle3")
+        if needed and self.model is None:
+            raise ValueError(f"speculative.model: it is missing; {self.method} needs the model that proposes")
+        if not needed and self.model is not None:
+            raise ValueError(f"speculative.model: {self.model!r} is not used by {self.method}; drop it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +198,12 @@ class Usage:
     prompt: int = 0
     cached: int = 0
     sampled: int = 0
+    proposed: int = 0
+    """Tokens that speculation had the model verify."""
+    accepted: int = 0
+    """Sampled tokens that speculation saved a forward: it took `sampled - accepted` forwards."""
+    drafted: int = 0
+    """Tokens that a speculating model computed to propose: catching up with the prefix included."""
 
 
 @dataclass(slots=True)
@@ -241,6 +289,8 @@ class Engine(ABC):
 
     kind: str
     vocabulary: Vocabulary
+    speculation: Speculation | None = None
+    """The token-level speculation that it does."""
 
     @classmethod
     def load(
@@ -254,8 +304,11 @@ class Engine(ABC):
         threads: int | None,
         trust_remote_code: bool,
         revision: str | None,
+        speculative: Speculation | None,
     ) -> Engine:
         """Loads the model at `path` (folder or hub id) as a pair's configuration asks.
+
+        An engine that cannot do the `speculative` asked for refuses it by name (`field` "speculative.method").
 
         Raises:
             LoadError: one line that names what is missing or unsupported.
@@ -274,7 +327,8 @@ class Engine(ABC):
     def metrics(self) -> dict[str, float]:
         """Counters since the engine started (tokens, steps, cache hits, bytes ...), for reports and load control.
 
-        `running` and `waiting` are requests now; `parameters` is the model's size.
+        `running` and `waiting` are requests now; `parameters` is the model's size, `speculative_parameters` that of
+        the model that proposes tokens.
         """
 
     def forget(self) -> None:  # noqa: B027

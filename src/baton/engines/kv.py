@@ -6,6 +6,8 @@ back the least recently used idle ones. Both belong to the engine's worker threa
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -51,7 +53,7 @@ class Cache:
     __slots__ = ("_views", "data", "digests", "ids", "lost", "pinned", "prompt")
 
     def __init__(self) -> None:
-        self.ids: list[int] = []
+        self.ids = array("I")
         self.digests: list[int] = [0]
         self.data: Tensor | None = None
         self.pinned = False
@@ -89,12 +91,17 @@ class Cache:
             start = link.length - len(link.tail)
             known = link.parent.digest if link.parent else 0
             if start <= len(self.ids) and self.digests[start] == known:
-                cached = self.ids[start : link.length]
+                cached = self.ids[start : link.length].tolist()
                 if cached == list(link.tail[: len(cached)]):
                     return start + len(cached)
                 return start + next(n for n, (a, b) in enumerate(zip(cached, link.tail, strict=False)) if a != b)
             link = link.parent
         return 0
+
+    def shared(self, other: Cache) -> int:
+        """How many leading tokens both caches hold."""
+        length = min(len(self), len(other))
+        return bisect_left(range(1, length + 1), True, key=lambda n: self.digests[n] != other.digests[n])
 
     def resize(self, capacity: int, geometry: Geometry) -> None:
         """Moves to a block of `capacity` tokens. Zeroed, because a masked key of NaN would still spoil attention."""
@@ -106,6 +113,8 @@ class Cache:
 
     def copy_from(self, other: Cache, length: int) -> None:
         """Takes over the first `length` tokens of `other`; this sequence is empty and has the capacity."""
+        if not length:
+            return
         assert self.data is not None
         assert other.data is not None
         self.data[:, :, :, :length] = other.data[:, :, :, :length]

@@ -11,7 +11,16 @@ import torch
 from torch import Tensor
 
 from baton.boundary import ENTROPY, MARGIN, TOP_PROB, Feature
-from baton.engines.base import Sampling, TokenScore
+from baton.engines.base import Call, Sampling, TokenScore, uniform
+
+
+def draw_at(logits: Tensor, places: Sequence[tuple[Call, int]]) -> list[int]:
+    """The token that a call draws at a position, by its seed, from each row of `logits` `[rows, vocabulary]`."""
+    return draw(
+        logits,
+        [call.sampling for call, _ in places],
+        [uniform(call.seed, position) if call.sampling.temperature else 0.0 for call, position in places],
+    )
 
 
 def draw(logits: Tensor, samplings: Sequence[Sampling], uniforms: Sequence[float]) -> list[int]:

@@ -19,14 +19,29 @@ import transformers
 from transformers import AttentionInterface
 
 from baton.engines import attention
-from baton.engines.base import Call, Chunk, Engine, EngineError, LoadError, Prefix, Session, TokenScore, Usage
+from baton.engines.base import (
+    Call,
+    Chunk,
+    Engine,
+    EngineError,
+    LoadError,
+    Prefix,
+    Session,
+    Speculation,
+    TokenScore,
+    Usage,
+)
 from baton.engines.kv import Geometry
+from baton.engines.network import Network
+from baton.engines.speculation import DraftModel, Lookup, Proposer, Speculator
 from baton.engines.worker import Fill, Place, Row, Sample, Score, Worker
 from baton.vocabulary import Vocabulary
 
 AttentionInterface.register(attention.NAME, attention.attention)
 
 GIGABYTE = 1 << 30
+METHODS = ("ngram", "draft_model")
+"""Speculation that this engine does."""
 
 
 class TransformersEngine(Engine):
@@ -36,15 +51,18 @@ class TransformersEngine(Engine):
         model: a `transformers` model in evaluation mode. The engine changes its attention function and owns it.
         tokenizer: its fast tokenizer.
         name: what errors call the model.
-        cache_bytes: bound on the keys and values of all sessions; idle ones are evicted, least recently used first.
+        cache_bytes: bound on the keys and values of all sessions, those of a speculating model included; idle ones are
+            evicted, least recently used first.
         max_batch: most rows in a step.
         max_batch_tokens: most tokens in a step; longer prefixes are computed in several.
         threads: torch's thread count for the model; None is one on a CPU. More is faster from some 100 million
             parameters on, but then a request's bits depend on its batch.
         context: most tokens of a sequence; None means the model's `max_position_embeddings`.
+        speculative: token-level speculation, by `ngram` or `draft_model`; none if None.
+        draft: for `draft_model`, the model that proposes and its tokenizer, whose tokens have the same ids.
 
     Raises:
-        LoadError: the model's attention or tokenizer is not supported; says what.
+        LoadError: the attention or tokenizer of a model, or the speculation, is not supported; says what.
     """
 
     kind = "transformers"
@@ -52,6 +70,7 @@ class TransformersEngine(Engine):
     def __init__(
         self, model: Any, tokenizer: Any, *, name: str = "model", cache_bytes: int = GIGABYTE, max_batch: int = 32,
         max_batch_tokens: int = 2048, threads: int | None = None, context: int | None = None,
+        speculative: Speculation | None = None, draft: tuple[Any, Any] | None = None,
     ):  # fmt: skip
         for field, value in (
             ("cache_bytes", cache_bytes),
@@ -60,30 +79,53 @@ class TransformersEngine(Engine):
         ):
             if value < 1:
                 raise LoadError(f"{field}: {value} is out of range; use a positive number")
-        if not getattr(tokenizer, "is_fast", False):
-            raise LoadError(f"{name}: it has no fast tokenizer; add a tokenizer.json")
-        config = model.config.get_text_config()
-        longest = context or getattr(config, "max_position_embeddings", None)
-        if longest is None:
-            raise LoadError(f"{name}: its config has no max_position_embeddings; give context if its attention is full")
-        self.context: int = longest
-        ends = model.generation_config.eos_token_id if model.generation_config is not None else None
-        self.vocabulary = Vocabulary.from_tokenizer(
-            tokenizer, end_of_text=[] if ends is None else [ends] if isinstance(ends, int) else ends
-        )
+        _check_method(speculative)
+        if (speculative is not None and speculative.method == "draft_model") != (draft is not None):
+            raise LoadError("draft: it goes with method 'draft_model', and only with that; give both or none")
+        self.context = context or _context(model, name)
+        self.vocabulary = _vocabulary(model, tokenizer, name)
+        self.speculation = speculative
         self._tokenizer = tokenizer
         self._parameters = float(model.num_parameters())
+        self._draft_parameters = float(draft[0].num_parameters()) if draft is not None else 0.0
+        network = _network(model, name, self.vocabulary, self.context)
+        speculator: Speculator | None = None
+        if speculative is not None:
+            proposer: Proposer = Lookup(speculative.ngram_min, speculative.ngram_max)
+            if draft is not None:
+                small = self._drafting(draft, speculative.model or "draft")
+                # Both models hold the same sequences: each gets memory for as many tokens as the other.
+                ours, theirs = network.geometry.token_bytes, small.geometry.token_bytes
+                given = cache_bytes * theirs // (ours + theirs)
+                proposer, cache_bytes = DraftModel(small, given, max_batch_tokens), cache_bytes - given
+            speculator = Speculator(speculative, proposer)
         self._worker = Worker(
-            model.eval(), _geometry(model, name, self.context), vocabulary=len(self.vocabulary), context=self.context,
-            cache_bytes=cache_bytes, max_batch=max_batch, max_batch_tokens=max_batch_tokens,
-            threads=threads or (1 if model.device.type == "cpu" else None),
+            network, cache_bytes=cache_bytes, max_batch=max_batch, max_batch_tokens=max_batch_tokens,
+            threads=threads or (1 if model.device.type == "cpu" else None), speculator=speculator,
         )  # fmt: skip
         self._worker.start()
+
+    def _drafting(self, draft: tuple[Any, Any], name: str) -> Network:
+        """The model that proposes.
+
+        Raises:
+            LoadError: it has another vocabulary, or attention that is not supported.
+        """
+        model, tokenizer = draft
+        try:
+            if not _vocabulary(model, tokenizer, name).shares_ids(self.vocabulary):
+                raise LoadError(
+                    f"{name}: its tokens have other ids than the model's, so it cannot propose them; use a model of "
+                    "the same family, or method ngram"
+                )
+            return _network(model, name, self.vocabulary, _context(model, name))
+        except LoadError as error:
+            raise LoadError(str(error), "speculative.model") from error
 
     @classmethod
     def load(
         cls, path: str | Path, *, device: str = "auto", dtype: str = "auto", trust_remote_code: bool = False,
-        revision: str | None = None, **settings: Any,
+        revision: str | None = None, speculative: Speculation | None = None, **settings: Any,
     ) -> TransformersEngine:  # fmt: skip
         """Loads a checkpoint, from a folder or the hub, safetensors only.
 
@@ -92,26 +134,25 @@ class TransformersEngine(Engine):
             device: `auto` is the first CUDA device, or else the CPU.
             dtype: `auto` is the checkpoint's on CUDA and float32 on a CPU.
             trust_remote_code: runs Python code that the checkpoint brings.
+            speculative: its `model`, if it names one, is loaded to the same device.
             settings: as for the constructor.
 
         Raises:
             LoadError: one line that names what is missing or unsupported.
         """
-        name = str(path)
-        _check_folder(path)
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         if dtype == "auto" and device == "cpu":
             dtype = "float32"
-        origin: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
-        try:
-            tokenizer = transformers.AutoTokenizer.from_pretrained(name, **origin)
-            model = transformers.AutoModelForCausalLM.from_pretrained(
-                name, dtype=dtype, use_safetensors=True, attn_implementation="sdpa", **origin
-            )
-        except (OSError, ValueError, KeyError) as error:
-            raise LoadError(f"{name}: cannot be loaded: {' '.join(str(error).split())}") from error
-        return cls(model.to(device), tokenizer, name=name, **settings)
+        _check_method(speculative)
+        draft: tuple[Any, Any] | None = None
+        if speculative is not None and speculative.method == "draft_model":
+            try:
+                draft = _pretrained(str(speculative.model), device, dtype)
+            except LoadError as error:
+                raise LoadError(str(error), "speculative.model") from error
+        model, tokenizer = _pretrained(str(path), device, dtype, revision, trust_remote_code)
+        return cls(model, tokenizer, name=str(path), speculative=speculative, draft=draft, **settings)
 
     def open(self, prompt: Sequence[int]) -> Session:
         return TransformersSession(self._worker, Place(Prefix(prompt)))
@@ -131,16 +172,19 @@ class TransformersEngine(Engine):
     def metrics(self) -> dict[str, float]:
         """Since the start: `tokens_sampled`, `tokens_prefilled`, `tokens_cached` (found in a cache), `rebuilt_tokens`
         (computed again after an eviction), `steps`, `rows` (summed over steps), `prompt_hits`, `pauses` (rows that
-        had to wait for memory), `evictions`, `busy_seconds`, `cache_bytes_peak`; and now: `cache_bytes`, `running`,
-        `waiting`. `parameters` is the model's size."""
+        had to wait for memory), `tokens_proposed` and `tokens_accepted` (by speculation), `evictions`, `busy_seconds`,
+        `cache_bytes_peak`; and now: `cache_bytes`, `running`, `waiting`. `parameters` is the model's size,
+        `speculative_parameters` that of the model that proposes."""
         worker = self._worker
+        pools = worker.pools
         return {
             "parameters": self._parameters,
+            "speculative_parameters": self._draft_parameters,
             **worker.counts,
-            "evictions": worker.pool.evictions,
+            "evictions": sum(pool.evictions for pool in pools),
             "busy_seconds": worker.busy_seconds,
-            "cache_bytes": worker.pool.used,
-            "cache_bytes_peak": worker.pool.peak,
+            "cache_bytes": sum(pool.used for pool in pools),
+            "cache_bytes_peak": sum(pool.peak for pool in pools),
             "running": len(worker.running),
             "waiting": len(worker.waiting),
         }
@@ -235,6 +279,55 @@ def _check_folder(path: str | Path) -> None:
         raise LoadError(f"{path}: it is not a safetensors checkpoint; convert it with save_pretrained")
     if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
         raise LoadError(f"{path}: it has no tokenizer.json; save its fast tokenizer there")
+
+
+def _pretrained(
+    name: str, device: str, dtype: str, revision: str | None = None, trust_remote_code: bool = False
+) -> tuple[Any, Any]:
+    """A model and its tokenizer.
+
+    Raises:
+        LoadError: they cannot be loaded.
+    """
+    _check_folder(name)
+    origin: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(name, **origin)
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            name, dtype=dtype, use_safetensors=True, attn_implementation="sdpa", **origin
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise LoadError(f"{name}: cannot be loaded: {' '.join(str(error).split())}") from error
+    return model.to(device), tokenizer
+
+
+def _check_method(speculative: Speculation | None) -> None:
+    if speculative is not None and speculative.method not in METHODS:
+        raise LoadError(
+            f"engine 'transformers' does not do {speculative.method!r}; use {' or '.join(METHODS)}, "
+            "or engine 'vllm', which does",
+            "speculative.method",
+        )
+
+
+def _context(model: Any, name: str) -> int:
+    longest: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if longest is None:
+        raise LoadError(f"{name}: its config has no max_position_embeddings; give context if its attention is full")
+    return longest
+
+
+def _vocabulary(model: Any, tokenizer: Any, name: str) -> Vocabulary:
+    if not getattr(tokenizer, "is_fast", False):
+        raise LoadError(f"{name}: it has no fast tokenizer; add a tokenizer.json")
+    ends = model.generation_config.eos_token_id if model.generation_config is not None else None
+    return Vocabulary.from_tokenizer(
+        tokenizer, end_of_text=[] if ends is None else [ends] if isinstance(ends, int) else ends
+    )
+
+
+def _network(model: Any, name: str, vocabulary: Vocabulary, context: int) -> Network:
+    return Network(model.eval(), _geometry(model, name, context), vocabulary=len(vocabulary), context=context)
 
 
 def _geometry(model: Any, name: str, context: int) -> Geometry:

@@ -14,15 +14,17 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from baton.engines import sampling
-from baton.engines.attention import BLOCK, FOUR, Extents, Step
-from baton.engines.base import Call, Chunk, EngineError, Prefix, TokenScore, Usage, uniform
-from baton.engines.kv import Cache, Geometry, Pool
+from baton.engines.base import Call, Chunk, EngineError, Prefix, TokenScore, Usage
+from baton.engines.kv import Cache, Pool
+from baton.engines.network import Network, Part
+from baton.engines.speculation import Speculator, verified
 
 INTERVAL = 0.01
 """Seconds between two deliveries to a reader: a wake-up a token would slow a model of a millisecond a token."""
@@ -32,7 +34,7 @@ SCORED = 256
 
 COUNTS = (
     *("tokens_sampled", "tokens_prefilled", "tokens_cached", "rebuilt_tokens"),
-    *("steps", "rows", "prompt_hits", "pauses"),
+    *("steps", "rows", "prompt_hits", "pauses", "tokens_proposed", "tokens_accepted"),
 )
 
 
@@ -82,8 +84,12 @@ class Row(ABC):
     def reusable(self) -> int:
         """How many tokens of `sought` need not be computed if they are cached."""
 
+    def next(self, count: int) -> list[int]:
+        """What is forwarded when the next `count` pending tokens are."""
+        return self.pending[:count]
+
     def logits_of(self, count: int) -> int:
-        """For how many of the last of the next `count` pending tokens the row needs logits."""
+        """For how many of the last of these the row needs logits."""
         return 0
 
     def cancel(self) -> None:
@@ -110,6 +116,10 @@ class Sample(Row):
         super().__init__(place, call.prefix)
         self.call = call
         self.ids: list[int] = []
+        self.proposed: list[int] = []
+        """Tokens that the next forward verifies, behind the last pending one."""
+        self.verified = self.accepted = self.drafted = 0
+        """As `Usage.proposed`, `Usage.accepted`, `Usage.drafted`."""
         self.decided = False
         self.states: dict[int, Tensor] = {}
         """State `[width]` that predicted the token of an index, which is that of the token before it."""
@@ -129,18 +139,43 @@ class Sample(Row):
         """Of the token to be sampled next, from the start of the prompt."""
         return len(self.prefix) + len(self.ids)
 
-    def logits_of(self, count: int) -> int:
-        return int(count == len(self.pending))
+    @property
+    def room(self) -> float:
+        """How many tokens may be proposed: the forward that verifies them gives one more."""
+        return min(self.call.cap, self.call.matcher.cap) - len(self.ids) - 1
 
-    def push(self, token: int, reads: Reads, now: float) -> Chunk | None:
-        """Takes a sampled token; returns what is to be delivered now."""
+    def next(self, count: int) -> list[int]:
+        return self.pending[:count] + (self.proposed if count == len(self.pending) else [])
+
+    def logits_of(self, count: int) -> int:
+        return 1 + len(self.proposed) if count == len(self.pending) else 0
+
+    def take(self, run: Sequence[int], reads: Sequence[Reads], now: float) -> Chunk | None:
+        """Takes the tokens that a forward gave, to the one that decides; returns what is to be delivered now."""
+        before = len(self.ids)
+        for token, read in zip(run, reads, strict=True):
+            self._push(token, read, now)
+            if self.decided:
+                break
+        self.pending = self.ids[-1:]
+        self.verified += len(self.proposed)
+        self.accepted += len(self.ids) - before - 1
+        if self.proposed:
+            self.cache.crop(self.position - 1)
+            self.proposed = []
+        chunk = self._chunk
+        if self.decided or now - self._delivered < INTERVAL:
+            return None
+        self._chunk, self._delivered = None, now
+        return chunk
+
+    def _push(self, token: int, reads: Reads, now: float) -> None:
         call, chunk = self.call, self._chunk
         if chunk is None:
             chunk = self._chunk = Chunk([], now, now)
         if call.read.hidden == "end":
             self._remember(reads.hidden)
         self.ids.append(token)
-        self.pending.append(token)
         chunk.ids.append(token)
         chunk.last = now
         if call.read.features:
@@ -150,10 +185,6 @@ class Sample(Row):
         if call.read.hidden == "tokens":
             chunk.hidden.append(reads.hidden)
         self.decided = call.matcher.push(token, reads.features or None) or len(self.ids) >= call.cap
-        if self.decided or now - self._delivered < INTERVAL:
-            return None
-        self._chunk, self._delivered = None, now
-        return chunk
 
     def _remember(self, state: Tensor | None) -> None:
         """Keeps the states that the last kept token's may still be."""
@@ -174,7 +205,10 @@ class Sample(Row):
         return self.decided and (self.call.read.hidden != "end" or self.kept in self.states)
 
     def usage(self) -> Usage:
-        return Usage(prompt=len(self.prefix), cached=self.cached or 0, sampled=len(self.ids))
+        return Usage(
+            prompt=len(self.prefix), cached=self.cached or 0, sampled=len(self.ids),
+            proposed=self.verified, accepted=self.accepted, drafted=self.drafted,
+        )  # fmt: skip
 
     def last(self) -> Chunk:
         """What is still to be delivered when the row has ended."""
@@ -231,21 +265,21 @@ class Fill(Row):
 
 
 class Worker(threading.Thread):
-    """Runs `model` until stopped. Rows are chosen first come, first served; background rows use what is left.
+    """Runs a model until stopped. Rows are chosen first come, first served; background rows use what is left.
 
     A row that cannot grow because others hold the memory makes the row that started last pause: it waits again, and
     its cache may be taken back and computed anew.
     """
 
     def __init__(
-        self, model: Any, geometry: Geometry, *, vocabulary: int, context: int, cache_bytes: int, max_batch: int,
-        max_batch_tokens: int, threads: int | None,
+        self, network: Network, *, cache_bytes: int, max_batch: int, max_batch_tokens: int, threads: int | None,
+        speculator: Speculator | None = None,
     ):  # fmt: skip
         super().__init__(name="baton-worker", daemon=True)
-        self.model, self.geometry = model, geometry
-        self.vocabulary, self.context = vocabulary, context
+        self.network, self.speculator = network, speculator
+        self.geometry, self.context = network.geometry, network.context
         self.max_batch, self.max_batch_tokens, self.threads = max_batch, max_batch_tokens, threads
-        self.pool = Pool(geometry, cache_bytes)
+        self.pool = Pool(self.geometry, cache_bytes)
         self.waiting: list[Row] = []
         self.running: list[Row] = []
         self.counts = dict.fromkeys(COUNTS, 0)
@@ -256,10 +290,11 @@ class Worker(threading.Thread):
         self._stopping = False
         self._forgetting = False
         self._deliveries: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Queue[Any], Any]]] = defaultdict(list)
-        self._edge = torch.zeros(context + BLOCK, dtype=geometry.dtype, device=geometry.device)
-        self._edge[context:] = float("-inf")
-        self._hidden: Tensor | None = None
-        model.get_output_embeddings().register_forward_pre_hook(self._see)
+
+    @property
+    def pools(self) -> list[Pool]:
+        """The caches of the model, and of one that proposes."""
+        return [self.pool, *(self.speculator.proposer.pools if self.speculator is not None else ())]
 
     # Called from event loops.
 
@@ -293,8 +328,9 @@ class Worker(threading.Thread):
         if self.threads is not None:
             torch.set_num_threads(self.threads)
         with torch.inference_mode():
-            # Measured here because it depends on this thread's count.
-            self.extents = Extents(self.geometry)
+            self.network.prepare()
+            if self.speculator is not None:
+                self.speculator.proposer.prepare()
             while self._receive():
                 start = time.monotonic()
                 try:
@@ -324,8 +360,12 @@ class Worker(threading.Thread):
         for place in closed:
             if place.cache is not None:
                 self.pool.retire(place.cache, len(place.prompt))
+            if self.speculator is not None:
+                self.speculator.release(place)
         if forgetting:
             self.pool.forget()
+            if self.speculator is not None:
+                self.speculator.proposer.forget()
         return not self._stopping
 
     def _step(self) -> None:
@@ -333,18 +373,23 @@ class Worker(threading.Thread):
         chosen = self._choose()
         if not chosen:
             return
+        if self.speculator is not None:
+            self._speculate(self.speculator, chosen)
+        chosen.sort(key=lambda choice: len(choice[0].next(choice[1])) > 1)
+        parts = [Part(row.cache, row.next(count), row.logits_of(count)) for row, count in chosen]
         try:
-            logits, states = self._forward(chosen)
+            logits, states = self.network.forward(parts)
         except Exception as error:
             for row, _ in chosen:
                 self._end(row, _failure("the model's forward failed", error))
             return
+        self.counts["steps"] += 1
+        self.counts["rows"] += len(chosen)
+        self.counts["tokens_prefilled"] += sum(count for _, count in chosen if count > 1)
         samples: list[Sample] = []
         where: list[int] = []
         start = 0
-        for row, count in chosen:
-            needed = row.logits_of(count)
-            row.cache.append(row.pending[:count])
+        for (row, count), (_, _, needed) in zip(chosen, parts, strict=True):
             del row.pending[:count]
             if isinstance(row, Sample):
                 if needed:
@@ -402,17 +447,17 @@ class Worker(threading.Thread):
         donor = max(donors, key=lambda d: d.common(sought), default=None)
         pool.touch(cache)
         cache.crop(found)
-        room = self.extents.of(len(sought) + 1)
+        room = self.network.extents.of(len(sought) + 1)
         if donor is not None:
             found = min(donor.common(sought), row.reusable)
             pinned, donor.pinned = donor.pinned, True
-            if found and pool.reserve(cache, room, self._ceiling):
+            if found and pool.reserve(cache, room, self.network.ceiling):
                 cache.copy_from(donor, found)
                 self.counts["prompt_hits"] += donor is not place.source
                 pool.touch(donor)
             donor.pinned = pinned
             found = len(cache)
-        if not pool.reserve(cache, room, self._ceiling):
+        if not pool.reserve(cache, room, self.network.ceiling):
             return False
         place.source = None
         cache.pinned = True
@@ -427,10 +472,6 @@ class Worker(threading.Thread):
         self.counts["rebuilt_tokens"] += max(0, min(lost, len(sought)) - found)
         return True
 
-    @property
-    def _ceiling(self) -> int:
-        return self.extents.of(self.context)
-
     def _choose(self) -> list[tuple[Row, int]]:
         """Rows of the next step and how many tokens each forwards, single tokens first, with memory for them."""
         left = self.max_batch_tokens
@@ -440,8 +481,7 @@ class Worker(threading.Thread):
             if count and row in self.running and self._grow(row, len(row.cache) + count):
                 chosen.append((row, count))
                 left -= count
-        chosen = [(row, count) for row, count in chosen if row in self.running]
-        return sorted(chosen, key=lambda choice: choice[1] > 1)
+        return [(row, count) for row, count in chosen if row in self.running]
 
     def _grow(self, row: Row, length: int) -> bool:
         """Makes room for `length` tokens, pausing the rows that started last; False if the row itself had to pause."""
@@ -449,7 +489,7 @@ class Worker(threading.Thread):
             try:
                 if length > self.context:
                     raise EngineError(f"context: the model's {self.context} tokens are used up; lower the budget")
-                if self.pool.reserve(row.cache, self.extents.of(length), self._ceiling):
+                if self._reserve(row, length):
                     return True
             except EngineError as error:
                 self._end(row, error)
@@ -461,31 +501,29 @@ class Worker(threading.Thread):
             if last is row:
                 return False
 
-    def _forward(self, chosen: list[tuple[Row, int]]) -> tuple[Tensor, Tensor]:
-        """Logits `[needed, vocabulary]` and states `[needed, width]` of the tokens that rows need, in their order."""
-        step = Step(
-            [(row.cache, row.pending[:count]) for row, count in chosen], self.geometry, self.extents, self._edge
-        )
-        device = self.geometry.device
-        keep: Tensor | int = 0
-        if step.singles < len(chosen) or any(not row.logits_of(count) for row, count in chosen):
-            end = 0
-            wanted: list[int] = []
-            for row, count in chosen:
-                end += count
-                wanted += range(end - row.logits_of(count), end)
-            # As for the other products: four rows, or a row's logits would depend on the number of rows.
-            keep = torch.tensor(wanted + [0] * max(0, FOUR - len(wanted)), device=device)
-        packed = torch.tensor((step.ids, step.positions), device=device)
-        out = self.model(
-            input_ids=packed[:1], position_ids=packed[1:], use_cache=False, logits_to_keep=keep, step=step
-        )  # fmt: skip
-        assert self._hidden is not None
-        self.counts["steps"] += 1
-        self.counts["rows"] += len(chosen)
-        self.counts["tokens_prefilled"] += step.tokens - step.singles
-        # Ids past the vocabulary pad the model's matrix and mean nothing.
-        return out.logits[0, :, : self.vocabulary], self._hidden[0]
+    def _reserve(self, row: Row, length: int) -> bool:
+        return self.pool.reserve(row.cache, self.network.extents.of(length), self.network.ceiling)
+
+    def _speculate(self, speculator: Speculator, chosen: Sequence[tuple[Row, int]]) -> None:
+        """Gives the rows that sample in this step tokens to verify, as far as cap, context and memory go."""
+        left = self.max_batch_tokens - sum(count for _, count in chosen)
+        wishes: list[tuple[Sample, int]] = []
+        for row, count in chosen:
+            if not isinstance(row, Sample) or row.decided or count < len(row.pending):
+                continue
+            most = int(min(row.room, self.context - row.position, left))
+            if most > 0 and (most := min(most, speculator.wants(row.place))) and self._spare(row, row.position + most):
+                wishes.append((row, most))
+                left -= most
+        for (row, _), ids in zip(wishes, speculator.proposer.propose(wishes), strict=True):
+            row.proposed = ids
+
+    def _spare(self, row: Row, length: int) -> bool:
+        """Makes room for `length` tokens if that takes memory from no running row."""
+        try:
+            return self._reserve(row, length)
+        except EngineError:
+            return False
 
     def _score(self, row: Score, logits: Tensor) -> None:
         try:
@@ -496,46 +534,64 @@ class Worker(threading.Thread):
         if not row.pending:
             self._end(row, (row.scores, row.usage()))
 
-    def _see(self, module: Any, args: tuple[Tensor, ...]) -> None:
-        self._hidden = args[0]
-
     def _sample(self, rows: list[Sample], where: list[int], logits: Tensor, states: Tensor) -> None:
-        """Draws a token for each row from its row of `logits`, and ends the rows that are decided."""
+        """Draws the tokens that follow each row, whose logits begin at `where`, and ends the rows that are decided."""
+        at = [n for row, start in zip(rows, where, strict=True) for n in range(start, start + 1 + len(row.proposed))]
         try:
-            plain = where == list(range(len(rows)))
-            logits = logits[: len(rows)] if plain else logits[where]
-            tokens = self._draw(rows, logits)
-            reads = self._read(rows, logits, states, where)
+            plain = at == list(range(len(at)))
+            logits = logits[: len(at)] if plain else logits[at]
+            drawn = iter(self._draw(rows, logits))
+            runs = [verified(row.proposed, list(islice(drawn, 1 + len(row.proposed)))) for row in rows]
+            reads = iter(self._read_runs(rows, runs, logits, states, at))
         except Exception as error:
             for row in rows:
                 self._end(row, _failure("sampling failed", error))
             return
         now = time.monotonic()
-        for row, token, read in zip(rows, tokens, reads, strict=True):
-            if row.decided:
-                row.states[len(row.ids)] = read.hidden  # type: ignore[assignment]
-                self._end(row, row.last())
-                continue
-            self.counts["tokens_sampled"] += 1
-            try:
-                with row.guard:
-                    if row.cancelled:
-                        continue
-                    chunk = row.push(token, read, now)
-            except Exception as error:
-                self._end(row, _failure("the segment's matcher failed", error))
-                continue
-            if row.ended:
-                self._end(row, row.last())
-            elif chunk is not None:
-                self._deliver(row, chunk)
+        for row, run in zip(rows, runs, strict=True):
+            self._take(row, run, list(islice(reads, len(run))), now)
+
+    def _take(self, row: Sample, run: list[int], reads: list[Reads], now: float) -> None:
+        if row.decided:
+            row.states[len(row.ids)] = reads[0].hidden  # type: ignore[assignment]
+            self._end(row, row.last())
+            return
+        before, proposed = len(row.ids), len(row.proposed)
+        try:
+            with row.guard:
+                if row.cancelled:
+                    return
+                chunk = row.take(run, reads, now)
+        except Exception as error:
+            self._end(row, _failure("the segment's matcher failed", error))
+            return
+        sampled = len(row.ids) - before
+        self.counts["tokens_sampled"] += sampled
+        self.counts["tokens_accepted"] += sampled - 1
+        self.counts["tokens_proposed"] += proposed
+        if proposed and self.speculator is not None:
+            self.speculator.learn(row.place, proposed, len(run) - 1)
+        if row.ended:
+            self._end(row, row.last())
+        elif chunk is not None:
+            self._deliver(row, chunk)
 
     def _draw(self, rows: Sequence[Sample], logits: Tensor) -> list[int]:
-        return sampling.draw(
-            logits,
-            [row.call.sampling for row in rows],
-            [uniform(row.call.seed, row.position) if row.call.sampling.temperature else 0.0 for row in rows],
+        """For each row the tokens at its position and, one a proposed token, at those that follow."""
+        return sampling.draw_at(
+            logits, [(row.call, row.position + n) for row in rows for n in range(1 + len(row.proposed))]
         )
+
+    def _read_runs(
+        self, rows: list[Sample], runs: list[list[int]], logits: Tensor, states: Tensor, at: list[int]
+    ) -> list[Reads]:
+        """What is read at each token of each run; rejected tokens are left out."""
+        readers = [row for row, run in zip(rows, runs, strict=True) for _ in run]
+        if len(readers) < len(at):
+            begins = accumulate((1 + len(row.proposed) for row in rows), initial=0)
+            kept = [n for begin, run in zip(begins, runs, strict=False) for n in range(begin, begin + len(run))]
+            logits, at = logits[kept], [at[n] for n in kept]
+        return self._read(readers, logits, states, at)
 
     @staticmethod
     def _read(rows: Sequence[Sample], logits: Tensor, states: Tensor, where: list[int]) -> list[Reads]:
