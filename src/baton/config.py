@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from baton import nano
-from baton.engines.base import Sampling
+from baton.engines.base import Sampling, Speculation
 from baton.generation import Budget, Options
 
 EngineKind = Literal["transformers"]
@@ -50,6 +50,8 @@ class ModelConfig(Strict):
     """Requests that run in one step."""
     threads: int | None = Field(default=None, ge=1)
     """CPU threads of the model; one if left out, which small models run best with and repeat exactly on."""
+    speculative: Annotated[Speculation | None, _keyed("method")] = None
+    """Token-level speculation inside the engine; none if null. It changes the time that tokens take, not the tokens."""
     trust_remote_code: bool = False
     revision: str | None = None
 

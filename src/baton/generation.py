@@ -953,6 +953,8 @@ class Generation:
         if chunk.usage is not None:
             segment.cached = chunk.usage.cached
             segment.sampled = max(segment.sampled, chunk.usage.sampled)
+            segment.proposed, segment.accepted = chunk.usage.proposed, chunk.usage.accepted
+            segment.drafted = chunk.usage.drafted
         if node.streamed:
             self._stream(node)
 

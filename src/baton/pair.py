@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from baton import nano
-from baton.config import ModelConfig, PairConfig
+from baton.config import ModelConfig, PairConfig, model_path
 from baton.engines import engine_class
-from baton.engines.base import Engine
+from baton.engines.base import Engine, LoadError, Speculation
 from baton.scorers import scorer_class
 from baton.scorers.base import Scorer
 from baton.trace import Role
@@ -35,7 +35,8 @@ class Pair:
             try:
                 loaded[role] = load_engine(model, base)
             except ValueError as error:
-                raise ValueError(f"pair.{role}.model: {error}") from None
+                where = error.field if isinstance(error, LoadError) else "model"
+                raise ValueError(f"pair.{role}.{where}: {error}") from None
         scorers = {}
         for name, scorer in config.scorers.items():
             try:
@@ -63,19 +64,10 @@ def load_engine(model: ModelConfig, base: Path) -> Engine:
     """The engine of one model. `nano:target` and `nano:draft` are shipped; a folder wins over a hub id.
 
     Raises:
-        ValueError: the model cannot be loaded.
+        ValueError: the model, or what its speculation needs, cannot be loaded.
     """
-    path = model.model
-    if path.startswith("nano:"):
-        shipped = nano.pair_paths()
-        role = path.removeprefix("nano:")
-        if role not in shipped:
-            raise ValueError(f"{path!r} is not shipped; use {' or '.join(f'nano:{r}' for r in shipped)}")
-        path = str(shipped[role])
-    elif (folder := base / Path(path).expanduser()).is_dir():
-        path = str(folder)
     return engine_class(model.engine).load(
-        path,
+        located(model.model, base),
         device=model.device,
         dtype=model.dtype,
         cache_bytes=model.cache_mb << 20,
@@ -83,4 +75,26 @@ def load_engine(model: ModelConfig, base: Path) -> Engine:
         threads=model.threads,
         trust_remote_code=model.trust_remote_code,
         revision=model.revision,
+        speculative=_speculation(model.speculative, base),
     )
+
+
+def located(model: str, base: Path, field: str = "model") -> str:
+    """The folder, or else hub id, of a model that a configuration names in `field`.
+
+    Raises:
+        LoadError: `nano:` is followed by no shipped model.
+    """
+    if model.startswith("nano:"):
+        shipped = nano.pair_paths()
+        role = model.removeprefix("nano:")
+        if role not in shipped:
+            raise LoadError(f"{model!r} is not shipped; use {' or '.join(f'nano:{r}' for r in shipped)}", field)
+        return str(shipped[role])
+    return model_path(model, base)
+
+
+def _speculation(asked: Speculation | None, base: Path) -> Speculation | None:
+    if asked is None or asked.model is None:
+        return asked
+    return replace(asked, model=located(asked.model, base, "speculative.model"))

@@ -72,6 +72,12 @@ class Segment:
     """Of these, found in the engine's cache."""
     sampled: int = 0
     """Tokens the model sampled for it: kept, overshoot, and those given up when it was cancelled or cut."""
+    proposed: int = 0
+    """Tokens that speculation had the model verify for it. Not known, like the next two, where it was cancelled."""
+    accepted: int = 0
+    """Sampled tokens that speculation saved a forward: they took `sampled - accepted` forwards."""
+    drafted: int = 0
+    """Tokens that a speculating model computed to propose for it."""
     overshoot: int = 0
     """Tokens sampled after the segment's end, to confirm it."""
     kept_tokens: int = 0
