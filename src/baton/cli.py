@@ -549,6 +549,77 @@ async def _bench(
     console.print(f"-> {out}")
 
 
+@app.command("check-pair")
+def check_pair(
+    pair: Annotated[str, typer.Argument(help="`nano` (shipped with Baton) or the path of a pair.yaml.")],
+    static: Annotated[bool, typer.Option(help="Read tokenizers and templates only; run no model.")] = False,
+    questions: Annotated[int, typer.Option(help="Calibration questions that both models answer.")] = 40,
+    task: Annotated[Path | None, typer.Option(help="JSONL or Parquet file of questions; nano's if left out.")] = None,
+    out: Annotated[Path, typer.Option(help="Where the findings go as JSON.")] = Path("check.json"),
+    work: Annotated[Path | None, typer.Option(help="Folder of the answers; a second call resumes.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="In place of the pair's.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Token budget, in place of the pair's.")] = None,
+    concurrency: Annotated[int, typer.Option(help="Answers in flight.")] = 16,
+    seed: Annotated[int, typer.Option(help="Seed of the sampling.")] = 0,
+) -> None:
+    """Tell what a pair is made of before GPU hours are spent on it, and which routers suit it."""
+    with _input():
+        if questions < 1:
+            raise ValueError(f"questions: {questions} is too few; use 1 or more")
+        asyncio.run(
+            _check_pair(
+                pair, static, questions, task, out, work or out.with_suffix(".work"), temperature, max_tokens,
+                concurrency, seed,
+            )
+        )  # fmt: skip
+
+
+async def _check_pair(
+    pair_path: str,
+    static: bool,
+    count: int,
+    task: Path | None,
+    out: Path,
+    work: Path,
+    temperature: float | None,
+    max_tokens: int | None,
+    concurrency: int,
+    seed: int,
+) -> None:
+    from baton.bench import environment
+    from baton.calibrate.points import generation_settings
+    from baton.calibrate.work import claim
+    from baton.check_pair.advice import Facts, advise, remarks_on
+    from baton.check_pair.answers import measure
+    from baton.check_pair.formats import read_formats
+    from baton.check_pair.report import Check, show
+    from baton.config import load_pair, pair_options
+    from baton.pair import Pair
+    from baton.records import write_json
+
+    config, base = load_pair(pair_path), _base(pair_path)
+    options = _options(pair_options(config, seed), temperature, max_tokens)
+    formats = read_formats(config, base)
+    console = Console(highlight=False)
+    answers, split = None, ""
+    if not static:
+        split, questions = _calibration_questions(task, count)
+        about = {"pair": environment.pair_identity(config, base), "generation": generation_settings(options)}
+        loaded = Pair.load(config, base)
+        try:
+            claim(work, {**about, "questions from": split})
+            with _bars(console) as report:
+                answers = await measure(loaded, questions, options, work, report, concurrency)
+        finally:
+            await loaded.close()
+    facts = Facts(config, formats, answers, options.sampling.temperature)
+    check = Check(config.name, split, formats, answers, remarks_on(facts), advise(facts))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_json(out, check.to_json())
+    show(check, console)
+    console.print(f"-> {out}")
+
+
 @app.command()
 def version() -> None:
     """Print versions of Baton and of what it runs on."""
