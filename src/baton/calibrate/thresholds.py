@@ -9,6 +9,7 @@ bracket in the threshold may hold no step at all.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from itertools import pairwise
@@ -266,11 +267,14 @@ class _Search:
 
     async def find(self, asked: Asked) -> None:
         """Tries values until one is near enough, none can be nearer, or enough were tried."""
+        kept: Counter[float] = Counter()
         for _ in range(self.settings.evaluations):
-            value = self._next(asked)
+            value = self._next(asked, kept)
             if value is None:
                 return
+            before = self._brackets(asked)
             await self._try(value)
+            kept.update(end for pair in self._brackets(asked) for end in pair if any(end in old for old in before))
 
     def point(self, asked: Asked) -> Point:
         """The nearest value that was tried."""
@@ -334,22 +338,33 @@ class _Search:
     def _allowed(self, asked: Asked) -> float:
         return self.settings.tolerance * (asked.value if asked.measure == "flops" else 1.0)
 
-    def _next(self, asked: Asked) -> float | None:
-        """The value to try next; None if one is near enough, or none can be nearer."""
+    def _next(self, asked: Asked, kept: Mapping[float, int] | None = None) -> float | None:
+        """The value to try next; None if one is near enough, or none can be nearer.
+
+        `kept` counts how often a value was left as an end of its bracket. Its weight is halved each time (the Illinois
+        rule), as plain interpolation creeps where the measure bends.
+        """
         if min(self._distance(asked, t) for t in self.tried.values()) <= self._allowed(asked):
             return None
         scale = _Scale(self.knob, [s for t in self.tried.values() for s in t.scores])
-        at = {value: t.measure(asked.measure) - asked.value for value, t in self.tried.items()}
-        crossing = [(a, b) for a, b in pairwise(sorted(at)) if at[a] * at[b] < 0]
-        for a, b in sorted(crossing, key=lambda ab: abs(at[ab[0]]) + abs(at[ab[1]])):
-            # Interpolation alone may creep towards one end; a fifth of the bracket goes at every turn.
-            part = min(0.8, max(0.2, at[a] / (at[a] - at[b])))
+        crossing = self._brackets(asked)
+        for a, b in crossing:
+            below, above = (
+                abs(self.tried[v].measure(asked.measure) - asked.value) / 2 ** (kept or {}).get(v, 0) for v in (a, b)
+            )
+            part = min(0.9, max(0.1, below / (below + above)))
             if (value := scale.between(a, b, part)) is not None:
                 return value
         if not crossing and len(self.tried) == 2:
             # Both ends on one side: the middle tells whether the measure bends.
             return scale.between(min(self.tried), max(self.tried), 0.5)
         return None
+
+    def _brackets(self, asked: Asked) -> list[tuple[float, float]]:
+        """Neighbours between which the measure passes what is asked, the nearest first."""
+        off = {value: t.measure(asked.measure) - asked.value for value, t in self.tried.items()}
+        crossing = [(a, b) for a, b in pairwise(sorted(off)) if off[a] * off[b] < 0]
+        return sorted(crossing, key=lambda ends: abs(off[ends[0]]) + abs(off[ends[1]]))
 
 
 class _Scale:
