@@ -1,0 +1,155 @@
+"""A recipe's arm stands at an operating point, and refuses one that was found on something else."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from baton.bench.runner import run_compare
+from baton.bench.tasks import digest
+from baton.calibrate.points import Points
+from baton.cli import app
+
+PAIR = {
+    "name": "small",
+    "target": "nano:draft",
+    "draft": "nano:draft",
+    "sampling": {"temperature": 0.8},
+    "budget": {"tokens": 24, "answer_reserve": 8},
+}
+ARM = {"router": "random", "at": {"share": 0.5}, "points": "points.json"}
+
+
+def calibrate(folder: Path, *more: str) -> Any:
+    args = ["calibrate", "thresholds", "--pair", "pair.yaml", "--router", "random", "--shares", "0.5"]
+    args += ["--task", "calibration.jsonl", "--questions", "6", "--evaluations", "3", "--tolerance", "0.1", *more]
+    return CliRunner().invoke(app, args)
+
+
+def prepare(folder: Path) -> None:
+    for split in ("test", "calibration"):
+        rows = [{"id": f"{split}{n}", "question": f"{split}: what is {n} plus 1?", "answer": n + 1} for n in range(6)]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    (folder / "pair.yaml").write_text(yaml.safe_dump(PAIR))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    prepare(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """Points that fit the recipe, made once."""
+    place = tmp_path_factory.mktemp("made")
+    prepare(place)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        done = calibrate(place)
+    assert done.exit_code == 0, done.output
+    return place / "points.json"
+
+
+def compare(folder: Path, **changes: Any) -> int:
+    recipe = {
+        "name": "r",
+        "pair": "pair.yaml",
+        "task": {"name": "sums", "path": "{split}.jsonl"},
+        "routers": ["target", ARM],
+        "latency": None,
+        **changes,
+    }
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    return run_compare(folder / "recipe.yaml", out=folder / "run")
+
+
+def test_an_arm_takes_its_knob_from_calibrated_points_and_the_result_says_so(folder):
+    made = calibrate(folder)
+    assert made.exit_code == 0, made.output
+    points = Points.load(folder / "points.json")
+    assert points.router == "random"
+    assert points.questions == [digest(f"calibration: what is {n} plus 1?") for n in range(6)]
+    assert (folder / "points.work" / "settings.json").exists()
+    again = calibrate(folder)
+    assert Points.load(folder / "points.json") == points, again.output
+    assert compare(folder) == 0
+    found = json.loads((folder / "run" / "results.json").read_text())
+    point = points.points[0].found
+    assert found["arms"][1]["knobs"] == {"share": point.value}
+    said = found["calibration"]["points"]["random"]
+    assert said["asked"] == {"target_share": 0.5}
+    assert said["target_share"] == point.target_share
+    assert said["split"] == "calibration.jsonl"
+
+
+def test_a_work_folder_serves_one_calibration(folder):
+    assert calibrate(folder).exit_code == 0
+    other = calibrate(folder, "--temperature", "0.1")
+    assert other.exit_code == 2
+    assert "was made with generation" in other.stderr
+    assert "give another --work folder" in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        ({"router": "margin"}, ["they are of router 'margin', not 'random'"]),
+        (
+            {"pair": {"target": {"model": "other", "weights": "1"}, "draft": {"model": "nano:draft"}}},
+            ["their target is 'other' with other weights"],
+        ),
+        ({"scorers": {"prm": {"kind": "prm"}}}, ["the pair's scorer 'prm' was"]),
+        ({"generation": {"sampling": {"temperature": 0.0}}}, ["sampling was {'temperature': 0.0}, here"]),
+        ({"task": "sums", "split": "test"}, ["calibrated on 'test', the split under test"]),
+        ({"questions": [digest("Test:  what is 3 plus 1?")]}, ["1 of their calibration questions are test questions"]),
+    ],
+)
+def test_points_that_do_not_fit_are_refused_in_one_line(folder, made, capsys, change, parts):
+    replace(Points.load(made), **change).save(folder / "points.json")
+    assert compare(folder) == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "recipe.yaml: random: points: points.json: " in said
+    assert all(part in said for part in parts), said
+
+
+@pytest.mark.parametrize(
+    ("arm", "part"),
+    [
+        ({**ARM, "at": {"share": 0.9}}, "no point was calibrated for target_share 0.9; use one of target_share 0.5"),
+        ({**ARM, "points": "none.json"}, "there is no such file; make one with `baton calibrate thresholds`"),
+        ({**ARM, "knobs": {"share": 0.2}}, "knobs.share: 0.2, but it was set to"),
+        ({"router": "random", "at": {"share": 0.5}}, "points: missing beside at"),
+        ({**ARM, "at": {"share": 0.5, "accept_rate": 0.5}}, "share: give it or accept_rate, one of the two"),
+        ({**ARM, "share_of": "target"}, "share_of: 'target' stands beside at; drop one"),
+    ],
+)
+def test_an_arm_that_asks_for_what_is_not_there_is_refused(folder, made, capsys, arm, part):
+    shutil.copy(made, folder)
+    assert compare(folder, routers=["target", arm]) == 2
+    assert part in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("args", "part"),
+    [
+        (["--shares", "half"], "shares: 'half' is no list of numbers"),
+        (["--range", "0.1"], "range: '0.1' is no range; give LOW,HIGH"),
+        (["--router", "draft"], "'draft' has no knob that moves its target share"),
+        (["--router", "rsd"], "needs the scorer 'prm', which pair 'small' does not have"),
+        (["--accept-rates", "0.5"], "accept_rate: 'random' has none"),
+        (["--evaluations", "0"], "evaluations: 0 is too few"),
+    ],
+)
+def test_wrong_input_of_the_command_is_named(folder, args, part):
+    made = calibrate(folder, *args)
+    assert made.exit_code == 2, made.output
+    assert part in made.stderr
