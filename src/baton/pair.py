@@ -12,7 +12,7 @@ from baton.engines import engine_class
 from baton.engines.base import Engine, LoadError, Speculation
 from baton.scorers import scorer_class
 from baton.scorers.base import Scorer
-from baton.trace import Role
+from baton.trace import Role, speculating
 
 
 @dataclass(slots=True)
@@ -49,6 +49,17 @@ class Pair:
     def one_vocabulary(self) -> bool:
         """Whether target and draft map the same tokens to the same ids."""
         return self.engines[Role.TARGET].vocabulary.shares_ids(self.engines[Role.DRAFT].vocabulary)
+
+    @property
+    def parameters(self) -> dict[str, int]:
+        """Parameters of each role's model, and of the models that propose tokens to them, where the engine knows."""
+        sizes: dict[str, int] = {}
+        for role, engine in self.engines.items():
+            measured = engine.metrics()
+            for name, key in ((role.value, "parameters"), (speculating(role), "speculative_parameters")):
+                if key in measured:
+                    sizes[name] = int(measured[key])
+        return sizes
 
     def forget(self) -> None:
         """Asks both engines to drop what finished answers left in their caches, so that the next one starts cold."""

@@ -26,6 +26,11 @@ class Role(StrEnum):
     INSERTED = "inserted"
 
 
+def speculating(role: str) -> str:
+    """What the model that proposes tokens to a role's model is called among models."""
+    return f"{role} speculation"
+
+
 class Phase(StrEnum):
     THINKING = "thinking"
     ANSWER = "answer"

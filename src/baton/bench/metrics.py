@@ -22,7 +22,8 @@ import numpy as np
 from baton.bench import statistics
 from baton.bench.grading import Grade, last_boxed
 from baton.bench.statistics import Interval
-from baton.trace import Kind, Role, Trace
+from baton.boundary import CANCELLED
+from baton.trace import Kind, Role, Trace, speculating
 
 SCHEMA = 1
 QUALITY, LATENCY, CALIBRATION = "quality", "latency", "calibration"
@@ -54,6 +55,11 @@ class Record:
     prefilled: Mapping[str, int]
     helped: Mapping[str, int]
     """Tokens computed for scores and log-probabilities, by the model that did."""
+    speculated: Mapping[str, int]
+    """Tokens computed for speculation beside those sampled: proposals that a role's model did not take, and what the
+    model that proposes computed."""
+    stepped: Mapping[str, tuple[int, int]]
+    """Tokens sampled and the forwards that took, by role; of cancelled segments the forwards are not known."""
     discarded: int
     overshoot: int
     helper: int
@@ -92,12 +98,19 @@ def record(trace: Trace) -> Record:
     sampled: dict[str, int] = defaultdict(int)
     prefilled: dict[str, int] = defaultdict(int)
     helped: dict[str, int] = defaultdict(int)
+    speculated: dict[str, int] = defaultdict(int)
+    stepped: dict[str, tuple[int, int]] = {}
     discarded = overshoot = probed = 0
     for s in trace.segments:
         if s.role is Role.INSERTED:
             continue
         sampled[s.role] += s.sampled
         prefilled[s.role] += s.prompt - s.cached
+        speculated[s.role] += s.proposed - s.accepted
+        speculated[speculating(s.role)] += s.drafted
+        if s.ended_by is None or s.ended_by.name != CANCELLED.name:
+            tokens, forwards = stepped.get(s.role, (0, 0))
+            stepped[s.role] = tokens + s.sampled, forwards + s.sampled - s.accepted
         if s.kind is Kind.PROBE:
             probed += s.sampled
         elif s.kind is Kind.WRITE:
@@ -119,6 +132,8 @@ def record(trace: Trace) -> Record:
         sampled=dict(sampled),
         prefilled=dict(prefilled),
         helped=dict(helped),
+        speculated=dict(speculated),
+        stepped=stepped,
         discarded=discarded,
         overshoot=overshoot,
         helper=probed + sum(helped.values()),
@@ -158,6 +173,8 @@ class Arm:
     router: str
     knobs: dict[str, Any]
     engine: str
+    speculation: Mapping[str, Any] | None = None
+    """Settings of token-level speculation by role; None without any."""
 
 
 @dataclass(slots=True)
@@ -257,7 +274,7 @@ def _arm(run: Run, arm: Arm, baseline: Arm | None) -> dict[str, Any]:
         "router": arm.router,
         "knobs": arm.knobs,
         "engine": arm.engine,
-        "speculation": None,
+        "speculation": arm.speculation,
         "n": len(answers) // run.samples,
         "samples": run.samples,
         "failures": sum(run.failures(name, arm) for name in run.questions),
@@ -269,7 +286,7 @@ def _arm(run: Run, arm: Arm, baseline: Arm | None) -> dict[str, Any]:
         "target_sampled_share": sampled_share(answers),
         "switches": _mean([r.switches for r in answers]),
         "accept_rate": _ratio(sum(r.accepted for r in answers), sum(r.decided for r in answers)),
-        "acceptance_length": None,
+        "acceptance_length": _acceptance_length(answers) if Role.TARGET in (arm.speculation or {}) else None,
         "relayed_fraction": _mean([r.draft > 0 for r in answers]),
         "latency_s": _percentiles([r.seconds for r in timed], with_interval=True),
         "ttft_s": _percentiles([r.first_token for r in timed if r.first_token is not None]),
@@ -357,6 +374,12 @@ def _throughput(timed: list[Record]) -> float | None:
     return sum(r.kept for r in timed if r.started is not None) / busy if busy else None
 
 
+def _acceptance_length(answers: list[Record]) -> float | None:
+    """Tokens a forward of the target; 1 where speculation gains nothing."""
+    steps = [r.stepped.get(Role.TARGET, (0, 0)) for r in answers]
+    return _ratio(sum(tokens for tokens, _ in steps), sum(forwards for _, forwards in steps))
+
+
 def sampled_share(answers: Sequence[Record]) -> float | None:
     """The target's share of all tokens that the two models sampled, kept or not."""
     target, draft = (sum(r.sampled.get(role, 0) for r in answers) for role in (Role.TARGET, Role.DRAFT))
@@ -373,10 +396,11 @@ def _tokens(answers: list[Record]) -> dict[str, float | None]:
 
 
 def flops(answers: Sequence[Record], params: Mapping[str, int]) -> float | None:
-    """Two a parameter and token computed, prefill and helpers included; None if some model's size is unknown."""
+    """Two a parameter and token computed, prefill, helpers and speculation included; None if a model's size is not
+    known."""
     total = 0.0
     for r in answers:
-        for part in (r.sampled, r.prefilled, r.helped):
+        for part in (r.sampled, r.prefilled, r.helped, r.speculated):
             for model, tokens in part.items():
                 if tokens and model not in params:
                     return None

@@ -29,7 +29,7 @@ from baton.bench.metrics import CALIBRATION, LATENCY, QUALITY, Key, Run
 from baton.bench.tasks import Question
 from baton.bench.terminal import Progress
 from baton.calibrate.points import Asked, Points, check_fit, generation_settings
-from baton.config import ConfigError, Recipe, RecipeConfig, RouterConfig, cue_profile, load_recipe
+from baton.config import ConfigError, ModelConfig, Recipe, RecipeConfig, RouterConfig, cue_profile, load_recipe
 from baton.engines.base import EngineError
 from baton.generation import Options, Router, RouterError, generate
 from baton.pair import Pair
@@ -309,10 +309,12 @@ def _contestant(recipe: Recipe, config: RouterConfig, share: float = 0.0) -> Con
     except ValueError as error:
         raise ConfigError(f"{recipe.path}: routers: {error}") from None
     engines = "+".join(dict.fromkeys((pair.target.engine, pair.draft.engine)))
+    models = {Role.TARGET.value: pair.target, Role.DRAFT.value: pair.draft}
+    speculation = {role: asdict(m.speculative) for role, m in models.items() if m.speculative is not None}
     # Paths as the recipe has them, if it has: what is read from them is among the knobs, where they lie is not.
     paths = {f.name for f in fields(router) if f.metadata.get("path")}  # type: ignore[arg-type]
     shown = {**{k: v for k, v in generation.knobs(router).items() if k not in paths}, **knobs}
-    return Contestant(metrics.Arm(config.name, config.router, shown, engines), router, config)
+    return Contestant(metrics.Arm(config.name, config.router, shown, engines, speculation or None), router, config)
 
 
 def _operating(recipe: Recipe, config: RouterConfig) -> tuple[Points, Asked] | None:
@@ -375,6 +377,8 @@ def _identity(
     recipe: Recipe, contestants: Iterable[Contestant], asked: Mapping[str, Sequence[Question]]
 ) -> dict[str, Any]:
     """What makes a run this one: the resolved recipe, what files gave its knobs, digests of weights and questions."""
+    models = [recipe.config.pair.target, recipe.config.pair.draft]
+    proposing = [ModelConfig(model=m.speculative.model) for m in models if m.speculative and m.speculative.model]
     digests = {
         name: hashlib.sha256(json.dumps([[q.id, q.question, q.answer] for q in qs]).encode()).hexdigest()
         for name, qs in asked.items()
@@ -382,10 +386,7 @@ def _identity(
     return {
         "recipe": recipe.config.model_dump(mode="json"),
         "knobs": {c.label: c.arm.knobs for c in contestants},
-        "weights": {
-            m.model: environment.weights(m, recipe.pair_base)
-            for m in (recipe.config.pair.target, recipe.config.pair.draft)
-        },
+        "weights": {m.model: environment.weights(m, recipe.pair_base) for m in [*models, *proposing]},
         "questions": digests,
     }
 
@@ -401,12 +402,11 @@ def _write_results(
 ) -> dict[str, Any]:
     """One pass over the traces: `answers.jsonl`, then `results.json`."""
     config = recipe.config
-    sizes = {role.value: engine.metrics().get("parameters") for role, engine in pair.engines.items()}
     run = Run(
         arms=[c.arm for c in contestants],
         questions={name: [q.id for q in asked[name]] for name in (QUALITY, LATENCY) if asked[name]},
         samples=config.samples,
-        params={role: int(size) for role, size in sizes.items() if size is not None},
+        params=pair.parameters,
     )
     part = folder.path / "answers.jsonl.part"
     with part.open("w", encoding="utf-8") as answers:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import logging
 import pkgutil
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
@@ -15,9 +16,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from baton.trace import Role
+
 if TYPE_CHECKING:
     from baton.generation import Router
     from baton.pair import Pair
+
+log = logging.getLogger(__name__)
 
 
 @cache
@@ -110,7 +115,7 @@ def _nested(where: str, wanted: str | Mapping[str, Any], base: Path | None, pair
 
 
 def check(router: Router, pair: Pair) -> None:
-    """Refuses a router on a pair that it cannot work with.
+    """Refuses a router on a pair that it cannot work with; warns where it leaves the target's speculation no use.
 
     Raises:
         ValueError: the router passes token ids from one model to the other, and the pair has two vocabularies.
@@ -123,4 +128,12 @@ def check(router: Router, pair: Pair) -> None:
     if missing := [s for s in getattr(router, "scorers", ()) if s not in pair.scorers]:
         raise ValueError(
             f"router: {router.name!r} needs the scorer {missing[0]!r}, which pair {pair.name!r} does not have; add it"
+        )
+    speculation = pair.engines[Role.TARGET].speculation
+    if speculation is not None and getattr(router, "one_token_calls", False):
+        log.warning(
+            "pair.target.speculative: %r has next to nothing to verify under router %r, which asks the target for "
+            "about one token a call; drop it, or use another router",
+            speculation.method,
+            router.name,
         )

@@ -51,6 +51,11 @@ class Margin:
         """Where knobs can be varied, as the others stand."""
         return {"low": (0.0, self.high)}
 
+    @property
+    def one_token_calls(self) -> bool:
+        """Whether the target is mostly asked for a single token: it seldom stays unsure for a second one."""
+        return self.stay == 1
+
     async def __call__(self, gen: Generation) -> None:
         unsure = When(MARGIN, "<", self.low, keep=False)
         sure = When(MARGIN, ">=", self.high, after=self.stay - 1)

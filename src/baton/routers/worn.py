@@ -20,6 +20,10 @@ class Wearing:
     def needs_one_vocabulary(self) -> bool:
         return bool(getattr(self.router, "needs_one_vocabulary", False))
 
+    @property
+    def one_token_calls(self) -> bool:
+        return bool(getattr(self.router, "one_token_calls", False))
+
 
 class Worn:
     """Passes every word to the generation it stands for, but those that a subclass redefines."""
