@@ -408,7 +408,7 @@ def _points_table(points: Any) -> Table:
     rows += [("", e) for e in points.evaluations if e.value not in chosen]
     for asked, e in rows:
         cells = (_number(e.accept_rate), _number(e.accuracy), _interval(e.accuracy_ci), f"{e.tokens:.0f}")
-        share = (f"{e.value:.4g}", _number(e.target_share), _interval(e.target_share_ci))
+        share = (f"{e.value:.6g}", _number(e.target_share), _interval(e.target_share_ci))
         table.add_row(asked, *share, *cells, style="bold" if asked else "dim")
     return table
 
