@@ -8,6 +8,7 @@ import pytest
 
 from baton.bench import metrics
 from baton.bench.metrics import LATENCY, QUALITY, Arm, Run
+from baton.boundary import CANCELLED
 from baton.trace import Decision, HelperCall, Kind, Phase, Role, Segment, Trace
 
 CONTRACT = [
@@ -57,7 +58,7 @@ def by_label(found):
 def test_an_arm_has_the_keys_of_the_contract_in_its_order_and_null_where_nothing_was_measured():
     arm = results([DRAFT], [answer("draft")])["arms"][0]
     assert [k for k in arm if k in CONTRACT] == CONTRACT
-    assert set(arm) - set(CONTRACT) == {"label", "grader_timeouts"}
+    assert set(arm) - set(CONTRACT) == {"label", "grader_timeouts", "control"}
     assert list(arm["latency_s"]) == ["p50", "p90", "p95", "p99", "p99_ci"]
     assert [k for k in arm["speedup"] if k != "p50_ci"] == ["p50", "p99", "mean", "ci"]
     assert list(arm["tokens"]) == ["target", "draft", "discarded", "overshoot", "helper", "prefill"]
@@ -92,6 +93,24 @@ def test_tokens_are_counted_once_and_by_what_became_of_them():
     assert (arm["switches"], arm["accept_rate"], arm["relayed_fraction"]) == (1, 0.5, 1)
     unknown = results([TARGET], [trace], params={"target": 100, "draft": 10})["arms"][0]
     assert unknown["flops"] is None
+
+
+def test_speculation_is_told_with_its_acceptance_length_and_counted_in_flops():
+    speculation = {"target": {"method": "draft_model"}}
+    first, second = segment(Role.TARGET, 12), segment(Role.TARGET, 8, kept=False, overshoot=2)
+    first.proposed, first.accepted, first.drafted = 16, 8, 100
+    second.proposed, second.accepted, second.drafted = 10, 6, 5
+    given_up = segment(Role.TARGET, 50, kept=False)
+    given_up.ended_by = CANCELLED
+    traces = [answer(segments=[first, second, given_up, segment(Role.DRAFT, 3)])]
+    params = {"target": 100, "draft": 10, "target speculation": 10}
+    fast = Arm("target", "target", {}, "transformers", speculation)
+    arm = results([fast], traces, params=params)["arms"][0]
+    assert arm["speculation"] == speculation
+    assert arm["acceptance_length"] == (12 + 10) / (4 + 4)
+    assert arm["flops"] == 2 * (100 * (72 + 8 + 4) + 10 * 3 + 10 * 105)
+    plain = results([TARGET], traces, params=params)["arms"][0]
+    assert plain["speculation"] is plain["acceptance_length"] is None
 
 
 def test_a_committed_part_of_a_segment_leaves_the_rest_discarded():
@@ -156,6 +175,22 @@ def test_deltas_and_tests_are_paired_with_the_target_and_adjusted_over_arms():
     assert low < -0.4 < high < 0
     assert arms["draft"]["mcnemar_p"] == pytest.approx(2 * (2 / 2**8))
     assert arms["third"]["mcnemar_p"] == pytest.approx(2 / 2**2)
+
+
+def test_an_arm_is_compared_with_the_control_that_was_given_its_share():
+    control = Arm("random", "random", {}, "transformers", control_of="draft")
+    traces = []
+    for n in range(20):
+        traces += [answer("target", str(n)), answer("draft", str(n))]
+        traces.append(answer("random", str(n), grade="wrong" if n < 5 else "correct"))
+    arms = by_label(results([TARGET, DRAFT, control], traces))
+    assert arms["draft"]["control"]["label"] == "random"
+    assert arms["draft"]["control"]["accuracy_delta"] == pytest.approx(0.25)
+    assert (
+        0 < arms["draft"]["control"]["accuracy_delta_ci"][0] < 0.25 < arms["draft"]["control"]["accuracy_delta_ci"][1]
+    )
+    assert arms["target"]["control"] is None
+    assert arms["random"]["control"] is None
 
 
 def test_samples_of_a_question_are_averaged():

@@ -16,8 +16,8 @@ from baton.bench.terminal import Progress
 def arm(label: str, router: str, **more: Any) -> dict[str, Any]:
     return {
         "label": label, "router": router, "n": 200, "accuracy": 0.96, "accuracy_ci": [0.93, 0.985],
-        "accuracy_delta": None, "accuracy_delta_ci": None, "target_share": 1.0, "latency_s": {"p50": 0.9},
-        "speedup": {"p50": 1.0}, "switches": 0.0, "tokens": {"discarded": 0.0}, **more,
+        "accuracy_delta": None, "accuracy_delta_ci": None, "control": None,
+        "target_share": 1.0, "latency_s": {"p50": 0.9}, "speedup": {"p50": 1.0}, "switches": 0.0, "tokens": {"discarded": 0.0}, **more,
     }  # fmt: skip
 
 
@@ -26,6 +26,7 @@ def results() -> dict[str, Any]:
     relay = arm(
         "relaygen", "relaygen", accuracy=0.95, accuracy_delta=-0.01, accuracy_delta_ci=[-0.025, 0.005],
         target_share=0.684, latency_s={"p50": 0.6}, speedup={"p50": 1.5}, switches=7.25,
+        control={"label": "random", "accuracy_delta": 0.2, "accuracy_delta_ci": [0.15, 0.25]},
     )  # fmt: skip
     return {"pair": "nano", "task": "nano", "split": "test", "arms": [arm("target", "target"), relay]}
 
@@ -48,13 +49,16 @@ def test_the_sentence_says_what_relaying_cost_and_saved(results):
     assert "95.0 % of the answers were right, where the target alone had 96.0 %" in said
     assert "between -2.5 and +0.5 points" in said
     assert "0.60 s instead of 0.90 s (1.50 times as fast)" in said
+    assert "It is right 15.0 to 25.0 points more often than random at the same share." in said
 
 
 def test_what_was_not_measured_is_a_dash_and_not_in_the_sentence(results):
     for a in results["arms"]:
         a["latency_s"], a["speedup"] = {"p50": None}, {"p50": None}
     assert "–" in printed(results)
+    results["arms"][1]["control"] = None
     assert "times" not in terminal.sentence(results)
+    assert "more often" not in terminal.sentence(results)
     results["arms"] = results["arms"][1:]
     assert terminal.sentence(results) == ""
 

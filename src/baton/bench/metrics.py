@@ -175,6 +175,8 @@ class Arm:
     engine: str
     speculation: Mapping[str, Any] | None = None
     """Settings of token-level speculation by role; None without any."""
+    control_of: str | None = None
+    """Label of the arm whose target share this one was given, to be compared with."""
 
 
 @dataclass(slots=True)
@@ -268,6 +270,7 @@ def _arm(run: Run, arm: Arm, baseline: Arm | None) -> dict[str, Any]:
     answers = run.scored(QUALITY, arm)
     timed = run.scored(LATENCY, arm)
     other = None if baseline is None or baseline is arm else baseline
+    control = next((a for a in run.arms if a.control_of == arm.label), None)
     everything = [r for name in run.questions for r in run.answers(name, arm).values()]
     return {
         "label": arm.label,
@@ -282,6 +285,7 @@ def _arm(run: Run, arm: Arm, baseline: Arm | None) -> dict[str, Any]:
         "timeouts": sum(r.finish == "timeout" for r in everything),
         "grader_timeouts": sum(r.grade is Grade.TIMEOUT for r in run.answers(QUALITY, arm).values()),
         **_accuracy(run, answers, run.scored(QUALITY, other) if other else None),
+        "control": control and _against(run, answers, control),
         "target_share": share(answers),
         "target_sampled_share": sampled_share(answers),
         "switches": _mean([r.switches for r in answers]),
@@ -331,6 +335,14 @@ def _accuracy(run: Run, answers: list[Record], baseline: list[Record] | None) ->
             for level, rs in sorted(levels.items(), key=lambda item: (len(item[0]), item[0]))
         }
     return out
+
+
+def _against(run: Run, answers: list[Record], control: Arm) -> dict[str, Any]:
+    """How much more often an arm is right than the one that was given its target share."""
+    correct, reference = (_correct(a, run.samples) for a in (answers, run.scored(QUALITY, control)))
+    difference = float(correct.mean() - reference.mean()) if answers else None
+    interval = statistics.difference_interval(correct, reference) if answers else None
+    return {"label": control.label, "accuracy_delta": difference, "accuracy_delta_ci": _listed(interval)}
 
 
 def _correct(answers: list[Record], samples: int) -> statistics.Array:

@@ -314,7 +314,8 @@ def _contestant(recipe: Recipe, config: RouterConfig, share: float = 0.0) -> Con
     # Paths as the recipe has them, if it has: what is read from them is among the knobs, where they lie is not.
     paths = {f.name for f in fields(router) if f.metadata.get("path")}  # type: ignore[arg-type]
     shown = {**{k: v for k, v in generation.knobs(router).items() if k not in paths}, **knobs}
-    return Contestant(metrics.Arm(config.name, config.router, shown, engines, speculation or None), router, config)
+    arm = metrics.Arm(config.name, config.router, shown, engines, speculation or None, config.share_of)
+    return Contestant(arm, router, config)
 
 
 def _operating(recipe: Recipe, config: RouterConfig) -> tuple[Points, Asked] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
@@ -17,6 +18,8 @@ SECONDS_BETWEEN_REFRESHES = 0.5
 SECONDS_BETWEEN_LINES = 5.0
 PLAIN_WIDTH = 120
 BASELINES = ("target", "draft", "random")
+RATE_SECONDS = 60
+"""Over which the rate is taken."""
 
 
 class Progress:
@@ -37,12 +40,13 @@ class Progress:
             progress.TimeRemainingColumn(),
             console=console,
             auto_refresh=False,
-            speed_estimate_period=120,
+            speed_estimate_period=RATE_SECONDS,
         )
         self._task = self._bar.add_task("", total=0, accuracy="")
         self._grades: dict[str, list[bool]] = {}
         self._shown = 0.0
-        self._begun, self._resumed = time.monotonic(), 0
+        self._recent: deque[tuple[float, int]] = deque()
+        """When how many answers were there; the passes differ in speed, so an old rate says nothing."""
 
     def __enter__(self) -> Progress:
         if self.console.is_terminal:
@@ -63,7 +67,7 @@ class Progress:
 
     def begin(self, total: int, done: int) -> None:
         """Starts the clock: of `total` answers, `done` are there from an earlier start."""
-        self._begun, self._resumed = time.monotonic(), done
+        self._recent = deque([(time.monotonic(), done)])
         self._bar.reset(self._task, total=total, completed=done, accuracy="")
         self._shown = time.monotonic()
 
@@ -76,6 +80,9 @@ class Progress:
         self._bar.update(self._task, advance=1, description=f"{stage}: {arm}", accuracy=accuracy)
         now = time.monotonic()
         done, total = self.answered
+        self._recent.append((now, done))
+        while now - self._recent[0][0] > RATE_SECONDS:
+            self._recent.popleft()
         pause = SECONDS_BETWEEN_REFRESHES if self.console.is_terminal else SECONDS_BETWEEN_LINES
         if now - self._shown < pause and done < total:
             return
@@ -83,7 +90,8 @@ class Progress:
         if self.console.is_terminal:
             self._bar.refresh()
         else:
-            rate = (done - self._resumed) / max(now - self._begun, 1e-9)
+            since, before = self._recent[0]
+            rate = (done - before) / max(now - since, 1e-9)
             left = _clock((total - done) / rate) if rate else "?"
             self.console.print(
                 f"{stage}: {arm}  {done}/{total} answers  {accuracy}  {rate:.1f}/s  left {left}", highlight=False
@@ -142,7 +150,11 @@ def sentence(results: Mapping[str, Any]) -> str:
     if (ratio := relay["speedup"]["p50"]) is not None:
         ours, theirs = (f"{a['latency_s']['p50']:.2f} s" for a in (relay, target))
         out += f", and half of the answers took at most {ours} instead of {theirs} ({ratio:.2f} times as fast)"
-    return out + "."
+    out += "."
+    if (control := relay["control"]) and control["accuracy_delta_ci"] is not None:
+        low, high = (100 * x for x in control["accuracy_delta_ci"])
+        out += f" It is right {low:.1f} to {high:.1f} points more often than {control['label']} at the same share."
+    return out
 
 
 def _clock(seconds: float) -> str:
