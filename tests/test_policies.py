@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from scripted import ScriptedEngine, ScriptedScorer, pair
-from virtual_clock import run
 
 from baton.boundary import END_OF_TEXT, STEP, Feature, When
 from baton.gate import Threshold
 from baton.generation import Generation, Options, generate
 from baton.trace import Segment, Trace
+from scripted import ScriptedEngine, ScriptedScorer, pair
+from virtual_clock import run
 
 STEPS = ["one.\n\n", "two.\n\n", "three.\n\n", "good.\n\n"]
 TEXT = "".join(STEPS) + "</think>answer<eos>"

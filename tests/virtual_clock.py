@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import selectors
 
-
 THREAD_PATIENCE = 10.0
 """Real seconds to wait for another thread."""
 

@@ -16,8 +16,8 @@ from baton.bench.terminal import Progress
 def arm(label: str, router: str, **more: Any) -> dict[str, Any]:
     return {
         "label": label, "router": router, "n": 200, "accuracy": 0.96, "accuracy_ci": [0.93, 0.985],
-        "accuracy_delta": None, "accuracy_delta_ci": None, "control": None,
-        "target_share": 1.0, "latency_s": {"p50": 0.9}, "speedup": {"p50": 1.0}, "switches": 0.0, "tokens": {"discarded": 0.0}, **more,
+        "accuracy_delta": None, "accuracy_delta_ci": None, "control": None, "target_share": 1.0,
+        "latency_s": {"p50": 0.9}, "speedup": {"p50": 1.0}, "switches": 0.0, "tokens": {"discarded": 0.0}, **more,
     }  # fmt: skip
 
 
