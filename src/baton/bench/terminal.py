@@ -16,7 +16,7 @@ from baton.bench.grading import Grade
 
 SECONDS_BETWEEN_REFRESHES = 0.5
 SECONDS_BETWEEN_LINES = 5.0
-PLAIN_WIDTH = 120
+PLAIN_WIDTH = 132
 BASELINES = ("target", "draft", "random")
 RATE_SECONDS = 60
 """Over which the rate is taken."""
@@ -113,8 +113,8 @@ def table(results: Mapping[str, Any]) -> Table:
     title = f"{results['pair']} on {results['task']} ({results['split']})"
     out = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     for name in (
-        "router", "n", "accuracy", "Δ vs target", "target\nshare", "P50 s", "speed-up\nP50", "switches",
-        "discarded\ntokens",
+        "router", "n", "accuracy", "Δ vs target", "target\nshare", "P50 s", "speed-up\nof P50s",
+        "mean of paired\nspeed-ups", "switches", "discarded\ntokens",
     ):  # fmt: skip
         out.add_column(name, justify="left" if name == "router" else "right")
     for arm in results["arms"]:
@@ -126,6 +126,7 @@ def table(results: Mapping[str, Any]) -> Table:
             _percent(arm["target_share"]),
             _number(arm["latency_s"]["p50"], 3),
             _times(arm["speedup"]["p50"]),
+            _times(arm["speedup"]["mean"]) + _range(arm["speedup"]["ci"]),
             _number(arm["switches"], 1),
             _number(arm["tokens"]["discarded"], 1),
         )
@@ -147,9 +148,10 @@ def sentence(results: Mapping[str, Any]) -> str:
     if relay["accuracy_delta_ci"] is not None:
         low, high = relay["accuracy_delta_ci"]
         out += f" (difference between {low * 100:+.1f} and {high * 100:+.1f} points, 95 % interval)"
-    if (ratio := relay["speedup"]["p50"]) is not None:
+    if (ratio := relay["speedup"]["mean"]) is not None:
         ours, theirs = (f"{a['latency_s']['p50']:.2f} s" for a in (relay, target))
-        out += f", and half of the answers took at most {ours} instead of {theirs} ({ratio:.2f} times as fast)"
+        out += f", and half of the answers took at most {ours} instead of {theirs}; question by question"
+        out += f" it was {ratio:.2f} times as fast{_range(relay['speedup']['ci'])}"
     out += "."
     if (control := relay["control"]) and control["accuracy_delta_ci"] is not None:
         low, high = (100 * x for x in control["accuracy_delta_ci"])
@@ -178,6 +180,10 @@ def _points(value: float | None, interval: list[float] | None) -> str:
 
 def _number(value: float | None, digits: int) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _range(interval: list[float] | None) -> str:
+    return "" if interval is None else f" ({interval[0]:.2f}, {interval[1]:.2f})"
 
 
 def _times(value: float | None) -> str:
