@@ -109,3 +109,7 @@ def test_one_question_has_no_interval():
     assert statistics.difference_interval([1.0], [0.0]) is None
     assert statistics.median_ratio_interval([1.0], [2.0]) is None
     assert statistics.percentile_interval([], 0.5) is None
+
+
+def test_an_arm_is_as_fast_as_itself_beyond_doubt():
+    assert statistics.ratio_interval([1.0, 2.0, 4.0], [1.0, 2.0, 4.0]) == pytest.approx((1.0, 1.0))

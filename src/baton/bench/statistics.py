@@ -43,7 +43,9 @@ def difference_interval(a: npt.ArrayLike, b: npt.ArrayLike, seed: int = 0) -> In
 
 def ratio_interval(numerator: npt.ArrayLike, denominator: npt.ArrayLike, seed: int = 0) -> Interval | None:
     """Paired bootstrap interval of the mean over questions of numerator / denominator, both `[questions]`."""
-    return mean_interval(np.asarray(numerator, float) / np.asarray(denominator, float), seed)
+    ratios = np.asarray(numerator, float) / np.asarray(denominator, float)
+    # Not `mean_interval`: ratios that are all one are no proportion of successes.
+    return _percentiles(_bootstrap(len(ratios), lambda weights: weights @ ratios, seed)) if len(ratios) > 1 else None
 
 
 def pooled_ratio_interval(part: npt.ArrayLike, whole: npt.ArrayLike, seed: int = 0) -> Interval | None:
