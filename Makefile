@@ -15,7 +15,7 @@ export TOKENIZERS_PARALLELISM ?= false
 demo: $(VENV)/core
 	@mkdir -p runs
 	@echo; echo "One answer, written by two models: the target in blue, the draft in yellow."; echo
-	@$(BIN)/python -c "from baton.nano import problems; print(problems.load('calibration', 4)[3].question)" > runs/question.txt
+	@$(BIN)/python -m baton.nano.sample > runs/question.txt
 	@cat runs/question.txt; echo; $(BIN)/baton run - < runs/question.txt
 	@echo; echo "Now the same routers on the same questions: who is right, who is fast."; echo
 	@$(BIN)/baton compare recipes/nano/demo.yaml --out runs/demo
