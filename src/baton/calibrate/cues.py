@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from baton.boundary import SENTENCE, Cues
 from baton.calibrate import work
 from baton.calibrate.profile import CueProfile, CueStatistics
-from baton.calibrate.work import Progress, Question
-from baton.engines.base import Prefix
+from baton.calibrate.work import Progress, Question, token_scores
 from baton.generation import Options
 from baton.pair import Pair
 from baton.records import appendable, write_line
@@ -224,12 +223,7 @@ async def _score(pair: Pair, trace: Trace, roles: Sequence[Role], options: Optio
         ids = [i for s in thinking for i in _ids(pair, s, role)]
         if ids and ids[-1] == vocabulary.end_of_thinking:
             ids.pop()
-        prompt = engine.render(options.messages(trace.question_text), thinking=options.thinking)
-        session = engine.open(prompt)
-        try:
-            scores, _ = await session.logprob(Prefix(prompt), ids)
-        finally:
-            session.close()
+        scores = await token_scores(engine, options, trace.question_text, ids)
         by_role.append((_pieces(vocabulary.tokens, ids), [s.margin for s in scores]))
     pieces, margins = by_role[0]
     if len(by_role) == 2:

@@ -247,8 +247,7 @@ class _Search:
 
     def __post_init__(self) -> None:
         self.grader = Grader(self.settings.grader_timeout_s)
-        sizes = {role.value: engine.metrics().get("parameters") for role, engine in self.pair.engines.items()}
-        self._sizes = {role: int(size) for role, size in sizes.items() if size is not None}
+        self._sizes = self.pair.parameters
 
     async def ends(self, targets: Sequence[Asked]) -> None:
         """Tries both ends of the range, which is first widened to the scores that are seen."""

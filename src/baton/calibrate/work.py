@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from baton.engines.base import EngineError
+from baton.engines.base import Engine, EngineError, Prefix, TokenScore
 from baton.generation import Options, Router, generate
 from baton.pair import Pair
 from baton.records import appendable, read_traces, write_json, write_line
@@ -133,3 +133,14 @@ async def each(items: Iterable[T], work: Callable[[T], Awaitable[None]], concurr
         while isinstance(first, BaseExceptionGroup):
             first = first.exceptions[0]
         raise first from None
+
+
+async def token_scores(engine: Engine, options: Options, question: str, ids: Sequence[int]) -> list[TokenScore]:
+    """How a model sees the tokens of an answer to `question` (its own ids), after its own prompt."""
+    prompt = engine.render(options.messages(question), thinking=options.thinking)
+    session = engine.open(prompt)
+    try:
+        scores, _ = await session.logprob(Prefix(prompt), ids)
+    finally:
+        session.close()
+    return scores

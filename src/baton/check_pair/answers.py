@@ -16,8 +16,7 @@ from baton.bench import statistics
 from baton.bench.grading import Grade, Grader, last_boxed
 from baton.bench.tasks import Question, spread
 from baton.boundary import STEP, Cap
-from baton.calibrate.work import Progress, collect, each
-from baton.engines.base import Prefix
+from baton.calibrate.work import Progress, collect, each, token_scores
 from baton.generation import Generation, Options, generate
 from baton.pair import Pair
 from baton.records import appendable, write_line
@@ -226,13 +225,7 @@ async def _token_scores(
 
     async def one(trace: Trace) -> None:
         ids = target.translate([i for s in trace.path() for i in s.ids], draft)
-        engine = pair.engines[Role.DRAFT]
-        prompt = engine.render(options.messages(trace.question_text), thinking=options.thinking)
-        session = engine.open(prompt)
-        try:
-            scores, _ = await session.logprob(Prefix(prompt), ids)
-        finally:
-            session.close()
+        scores = await token_scores(pair.engines[Role.DRAFT], options, trace.question_text, ids)
         same = [s.argmax == i for s, i in zip(scores, ids, strict=True)]
         sure = [s.margin >= SURE for s in scores]
         row = {
