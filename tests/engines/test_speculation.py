@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 import torch
+from calls import writer
 from tiny_models import make_model
 
 from baton import nano, routers
 from baton.bench import tasks
 from baton.boundary import ENTROPY, MARGIN, Cap, Feature, SegmentMatcher, When
 from baton.config import NANO_PAIR, ConfigError, PairConfig, TaskConfig, pair_options, validate
-from baton.engines.base import NOTHING, Call, Chunk, LoadError, Prefix, Read, Sampling, Session, Speculation, Usage
+from baton.engines.base import Call, LoadError, Prefix, Read, Sampling, Session, Speculation, Usage
 from baton.engines.speculation import ENOUGH, REST, Lookup, Speculator, verified
 from baton.engines.transformers import TransformersEngine
 from baton.generation import Budget, generate
@@ -67,43 +68,7 @@ async def make(tokenizer: Any) -> AsyncIterator[Make]:
         await engine.close()
 
 
-class Written:
-    """All that a call delivered."""
-
-    def __init__(self, chunks: list[Chunk], matcher: SegmentMatcher):
-        self.chunks, self.matcher = chunks, matcher
-        self.ids = [i for chunk in chunks for i in chunk.ids]
-
-    @property
-    def usage(self) -> Usage:
-        usage = self.chunks[-1].usage
-        assert usage is not None
-        return usage
-
-    def all(self, name: str) -> list[Any]:
-        return [item for chunk in self.chunks for item in getattr(chunk, name)]
-
-
-async def write(
-    engine: TransformersEngine,
-    ids: list[int],
-    cap: int = 40,
-    sampling: Sampling = SHARP,
-    *,
-    seed: int = 1,
-    read: Read = NOTHING,
-    until: tuple[Any, ...] = (),
-    session: Session | None = None,
-    matcher: Any = None,
-) -> Written:
-    """One call, which end of text does not end; in a session of its own unless one is given."""
-    own = session or engine.open(ids)
-    endless = replace(engine.vocabulary, end_of_text=frozenset())
-    matcher = matcher or SegmentMatcher(until, endless, cap=cap, thinking=False)
-    chunks = [chunk async for chunk in own.generate(Call(Prefix(ids), matcher, cap, sampling, seed, read))]
-    if session is None:
-        own.close()
-    return Written(chunks, matcher)
+write = writer(40, SHARP)
 
 
 # The same tokens

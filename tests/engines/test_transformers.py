@@ -7,16 +7,16 @@ import copy
 import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from calls import Written, writer
 from tiny_models import PADDED, make_model
 
 from baton.boundary import ENTROPY, MARGIN, TOP_PROB, Cap, Delimiter, Feature, SegmentMatcher
-from baton.engines.base import NOTHING, Call, Chunk, EngineError, LoadError, Prefix, Read, Sampling, Session, Usage
+from baton.engines.base import Call, EngineError, LoadError, Prefix, Read, Sampling, Session, Usage
 from baton.engines.kv import RETIRED, Cache
 from baton.engines.transformers import TransformersEngine
 
@@ -40,47 +40,7 @@ async def engine(tokenizer: Any) -> AsyncIterator[TransformersEngine]:
     await engine.close()
 
 
-@dataclass
-class Written:
-    """All that a call delivered."""
-
-    ids: list[int] = field(default_factory=list)
-    chunks: list[Chunk] = field(default_factory=list)
-    matcher: SegmentMatcher | None = None
-
-    @property
-    def usage(self) -> Usage:
-        usage = self.chunks[-1].usage
-        assert usage is not None
-        return usage
-
-    def all(self, name: str) -> list[Any]:
-        return [item for chunk in self.chunks for item in getattr(chunk, name)]
-
-
-async def write(
-    engine: TransformersEngine,
-    ids: list[int],
-    cap: int = 24,
-    sampling: Sampling = WARM,
-    *,
-    seed: int = 1,
-    read: Read = NOTHING,
-    until: tuple[Any, ...] = (),
-    session: Session | None = None,
-    matcher: Any = None,
-) -> Written:
-    """One call, which end of text does not end; in a session of its own unless one is given."""
-    own = session or engine.open(ids)
-    endless = replace(engine.vocabulary, end_of_text=frozenset())
-    matcher = matcher or SegmentMatcher(until, endless, cap=cap, thinking=False)
-    written = Written(matcher=matcher)
-    async for chunk in own.generate(Call(Prefix(ids), matcher, cap, sampling, seed, read)):
-        written.chunks.append(chunk)
-        written.ids += chunk.ids
-    if session is None:
-        own.close()
-    return written
+write = writer(24, WARM)
 
 
 def full_logits(model: Any, ids: list[int]) -> torch.Tensor:
