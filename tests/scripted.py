@@ -148,7 +148,7 @@ class ScriptedSession(Session):
         text = engine.text(call.prefix.ids(self.prompt))
         log = Log("write", engine.role, text, temperature=call.sampling.temperature)
         engine.log.append(log)
-        usage = Usage(prompt=call.prefix.length, cached=self._reuse(call.prefix))
+        usage = call.usage = Usage(prompt=call.prefix.length, cached=self._reuse(call.prefix))
         self.busy = True
         engine.running += 1
         try:

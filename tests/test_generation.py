@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -171,6 +172,22 @@ def test_partial_commit_keeps_the_first_tokens_and_drops_what_was_built_on_the_r
     assert trace.segments[0].sampled > trace.segments[0].kept_tokens == 2
 
 
+def test_a_committed_segment_can_be_neither_cut_nor_cancelled():
+    async def policy(gen):
+        pending = gen.start("target", [SENTENCE])
+        segment = await pending
+        gen.commit(segment)
+        with pytest.raises(RouterError, match="committed whole already"):
+            gen.commit(segment, 1)
+        following = gen.start("draft", [SENTENCE])
+        pending.cancel()
+        gen.commit(await following)
+
+    trace = answer(policy)
+    assert trace.text == "one. Wait, two three.\n\n"
+    assert all(s.kept_tokens == len(s.ids) for s in trace.path())
+
+
 def test_a_commit_cancels_what_is_not_below_it():
     slow = ScriptedEngine("draft", ANSWER, delay=1.0)
 
@@ -251,6 +268,17 @@ def test_inserted_text_is_seen_by_both_models():
     assert trace.text == "hint. one.</think>answer"
     assert trace.segments[0].detail == "test"
     assert trace.segments[0].kept_tokens == 0
+
+
+def test_inserted_text_behind_an_end_of_thinking_belongs_to_the_answer():
+    async def policy(gen):
+        await gen.write("target", [SENTENCE])
+        gen.insert("</think>ans", why="enough")
+        await gen.write("draft")
+
+    trace = answer(policy, draft="one.</think>answer<eos>")
+    assert trace.text == "one.</think>answer"
+    assert trace.answer == "answer"
 
 
 def test_appended_tokens_count_as_written_by_their_role_and_end_the_text():
@@ -543,6 +571,74 @@ def test_a_character_is_never_split_between_two_vocabularies():
     assert answer(policy, target, draft).text == "漢字</think>x"
 
 
+def test_a_feature_never_splits_a_character_between_two_vocabularies():
+    def says(before, token):
+        return {Feature.ENTROPY: 1.0}
+
+    target = ScriptedEngine("target", "漢字</think>x<eos>", vocabulary=vocabulary(), features=says)
+    draft = ScriptedEngine("draft", "漢字</think>x<eos>", vocabulary=vocabulary("漢", shift=3))
+
+    async def policy(gen):
+        first = await gen.write("target", [When(Feature.ENTROPY, ">", 0.5)])
+        assert first.text == "漢"
+        while not gen.finished:
+            await gen.write("draft")
+
+    assert answer(policy, target, draft).text == "漢字</think>x"
+
+
+def test_a_budget_spent_inside_a_character_is_no_failure_with_two_vocabularies():
+    target = ScriptedEngine("target", "漢字</think>x<eos>", vocabulary=vocabulary())
+    draft = ScriptedEngine("draft", "漢字</think>x<eos>", vocabulary=vocabulary("漢", shift=3))
+
+    async def policy(gen):
+        while not gen.finished:
+            await gen.write("target")
+
+    trace = answer(policy, target, draft, budget=Budget(6, 2))
+    assert (trace.text, trace.finish) == ("漢字</think>", "length")
+
+
+def test_a_character_split_between_two_segments_is_text_of_the_second():
+    plain = vocabulary()
+    (end,) = plain.end_of_text
+
+    def encode(text: str) -> list[int]:
+        body, mark, _ = text.partition("<eos>")
+        return [*body.encode("utf-8", "surrogateescape"), *([end] if mark else [])]
+
+    rest = "漢字".encode()[1:].decode("utf-8", "surrogateescape")
+    engine = ScriptedEngine(
+        "target", lambda text, _: f"{rest}<eos>" if text else "漢", vocabulary=replace(plain, encode=encode)
+    )
+    seen: list[str] = []
+
+    async def policy(gen):
+        await gen.write("target", [Cap(1)])
+        await gen.write("target")
+
+    both = pair(engine, ScriptedEngine("draft", "", vocabulary=engine.vocabulary))
+    trace = run(generate(both, router(policy), "q", options=Options(), on_text=lambda s, t: seen.append(t)))
+    assert trace.text == "".join(seen) == "漢字"
+    assert [s.text for s in trace.path()] == ["", "漢字"]
+
+
+def test_a_cancelled_segment_costs_the_prefix_that_was_not_cached_and_no_more():
+    draft = ScriptedEngine("draft", ANSWER, delay=1.0)
+
+    async def policy(gen):
+        step = await gen.write("draft", [SENTENCE])
+        pending = gen.start("draft")
+        await asyncio.sleep(2.5)
+        pending.cancel()
+        await pending
+        assert pending.segment.prompt == 1 + len(step.ids)
+
+    segment = answer(policy, draft=draft).segments[-1]
+    assert segment.ended_by is CANCELLED
+    assert (segment.prompt - segment.cached, segment.sampled) == (0, 2), "all of its prefix was cached"
+
+
 def test_a_failing_engine_raises_and_frees_everything():
     draft = ScriptedEngine("draft", ANSWER, delay=1.0)
     target = ScriptedEngine("target", ANSWER, fail=lambda text: BrokenError("gone"))
@@ -577,9 +673,14 @@ def test_a_timeout_keeps_what_was_written_and_is_censored_not_failed():
         await gen.write("target", [STEP])
         await gen.write("target")
 
-    trace = answer(policy, target, timeout=12.5)
+    seen: list[str] = []
+    engines = pair(target, ScriptedEngine("draft", ANSWER))
+    trace = run(
+        generate(engines, router(policy), "q", options=Options(timeout=12.5), on_text=lambda s, t: seen.append(t))
+    )
     assert trace.finish == "timeout"
-    assert trace.text == "one. Wait, two three.\n\n"
+    assert trace.text == "".join(seen) == "one. Wait, two three.\n\nst", "what was shown is not taken back"
+    assert trace.tokens() == 12
     assert trace.seconds == 12.5
     assert target.running == 0
 

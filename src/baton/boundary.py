@@ -18,7 +18,7 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from baton.scanner import SENTENCE_BEGUN, Literals, LiteralScanner, Scanner, SentenceScanner, TokenText
-from baton.vocabulary import THINK_END, Vocabulary
+from baton.vocabulary import THINK_END, Vocabulary, unfinished
 
 
 class Feature(StrEnum):
@@ -239,6 +239,9 @@ BUDGET = End("budget")
 CANCELLED = End("cancelled")
 FAILED = End("failed")
 
+SPLIT = 3
+"""Tokens that a cap waits at most for a character to be complete, where it must be."""
+
 _THINK_END = Delimiter(THINK_END, name=END_OF_THINKING.name)
 
 
@@ -266,7 +269,7 @@ class SegmentMatcher:
 
     `cap` is in tokens, and `cap_reason` is what a segment that reaches it was ended by; a smaller `Cap` of `until`
     takes its place. Matches still undecided at the cap do not count. With `whole_characters` (for a pair with two
-    vocabularies) a cap waits up to three tokens for a character to be complete.
+    vocabularies) a cap waits up to three tokens for a character to be complete, and so does a `When`.
 
     Raises:
         ValueError: `cap` is less than one token.
@@ -306,6 +309,7 @@ class SegmentMatcher:
         self._text = TokenText(self.ids, vocabulary)
         self._read = 0  # offset to which the scanners have read: behind the text where "</think>" may have begun
         self._over = False  # the text ended
+        self._late: list[tuple[int, When]] = []  # fired inside a character
         self._endings: list[_Ending] = []  # decided, but an undecided match may end earlier
         self._kept = 0
         self._open = bool(self._undecided())
@@ -319,6 +323,10 @@ class SegmentMatcher:
         self.ids.append(token_id)
         if self.ended_by is not None:
             return True
+        if self._late and not self._splits(len(self.ids)):
+            kept, byte = len(self.ids), self._text.byte_after(len(self.ids))
+            self._endings += [_Ending(byte, kept, order, when) for order, when in self._late]
+            self._late.clear()
         if self._whens:
             self._compare(features or {})
         if self._open or token_id in self.stop_ids:
@@ -379,7 +387,15 @@ class SegmentMatcher:
                 raise ValueError(f"features: no {when.feature.value} for this token; let the engine read it for {when}")
             if when.fires(len(self.ids), features[when.feature]):
                 kept = len(self.ids) - (not when.keep)
-                self._endings.append(_Ending(self._text.byte_after(kept), kept, order, when))
+                if self._splits(kept):
+                    self._late.append((order, when))
+                else:
+                    self._endings.append(_Ending(self._text.byte_after(kept), kept, order, when))
+
+    def _splits(self, kept: int) -> bool:
+        """Whether an end after `kept` tokens would split a character that must stay whole."""
+        first = max(0, kept - 1 - SPLIT)
+        return self._whole_characters and unfinished(self.vocabulary.bytes_of(self.ids[first:kept])) > 0
 
     def _scan(self, end: Boundary | None = None, over: bool = False) -> None:
         """The scanners read what was pushed since the last time; the last token is an `end`, or text."""
@@ -431,7 +447,7 @@ class SegmentMatcher:
             self._finish()
 
     def _reach_cap(self) -> None:
-        if self._whole_characters and len(self.ids) < self._cap + 3:
+        if self._whole_characters and len(self.ids) < self._cap + SPLIT:
             self._scan()
             if self._text.inside_character:
                 return

@@ -22,6 +22,7 @@ from baton.boundary import (
     END_OF_TEXT,
     END_OF_THINKING,
     FAILED,
+    SPLIT,
     Boundary,
     End,
     SegmentMatcher,
@@ -31,7 +32,7 @@ from baton.engines.base import NOTHING, Call, Chunk, EngineError, Prefix, Read, 
 from baton.gate import Gate
 from baton.scorers.base import ScoreRequest, cost, next_token
 from baton.trace import Decision, HelperCall, Kind, Observation, Phase, Role, Segment, Trace
-from baton.vocabulary import THINK_END, Vocabulary
+from baton.vocabulary import THINK_END, Vocabulary, unfinished
 
 if TYPE_CHECKING:
     from baton.pair import Pair
@@ -130,6 +131,8 @@ class _Node:
     read: Read = NOTHING
     tail: str = ""
     """Last characters of the path's text."""
+    held: bytes = b""
+    """The beginning of a character that the path ends in: it is text of the segment that completes it."""
     prefixes: dict[Role, Prefix] = field(default_factory=dict)
     children: list[_Node] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
@@ -197,8 +200,9 @@ class Pending(Awaitable[Segment]):
         return self.task is None or self.task.done()
 
     def cancel(self) -> None:
-        """Stops the segment and everything below it."""
-        self._gen._discard(self._node)
+        """Stops the segment and everything below it; without effect on one that is committed."""
+        if not self._node.segment.kept:
+            self._gen._discard(self._node)
 
     def __await__(self) -> Generator[Any, None, Segment]:
         return self._wait().__await__()
@@ -456,10 +460,16 @@ class Generation:
     def insert(self, text: str, why: str, after: Segment | None = None) -> Segment:
         """Text that neither model wrote; it stays outside the target share. `why` goes into the trace.
 
-        Committed at the head, or uncommitted after `after`.
+        Committed at the head, or uncommitted after `after`. What follows an end of thinking in it is a segment of the
+        answer, and the one returned.
         """
         ids = self._encode(self._vocabulary[Role.TARGET], text)
-        return self._attach(Role.INSERTED, Kind.INSERT, ids, self._node(after), keep=after is None, detail=why)
+        at = self._node(after)
+        while True:
+            segment = self._attach(Role.INSERTED, Kind.INSERT, ids, at, keep=after is None, detail=why)
+            at, ids = self._node(segment), ids[len(segment.ids) :]
+            if not ids or self._finish or segment.ended_by is END_OF_TEXT:
+                return segment
 
     def append(self, role: str, ids: Sequence[int]) -> Segment:
         """Commits tokens that `role` wrote elsewhere, such as in a scoring pass (its vocabulary): written by it."""
@@ -614,6 +624,8 @@ class Generation:
         if not last.descends_from(self._head):
             raise RouterError(f"commit: segment {node.id} is not below the head (segment {self._head.segment.id})")
         if tokens is not None and tokens < len(node.ids):
+            if last is self._head:
+                raise RouterError(f"commit: segment {node.id} is committed whole already; it cannot be cut any more")
             self._cut(last, max(0, tokens))
         if last is self._head:
             return
@@ -651,9 +663,12 @@ class Generation:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._keep_shown()
         for leases in self._leases.values():
             for lease in leases:
                 lease.session.close()
+        # Nothing completes this character any more.
+        self._head.segment.text += self._head.held.decode("utf-8", errors="replace")
         self.trace.finish = self.trace.finish or self._finish or "stopped"
         self.trace.seconds = self._now()
         if (rest := self._decoder.decode(b"", final=True)) and self._on_text:
@@ -743,7 +758,9 @@ class Generation:
             cap=room,
             whole_characters=not self._one_vocabulary,
         )
-        call = Call(self._prefix(parent, role), matcher, room, self.options.sampling, node.segment.seed, read)
+        # The matcher caps by itself, and may wait for a character to be complete.
+        cap = room if self._one_vocabulary else room + SPLIT
+        call = Call(self._prefix(parent, role), matcher, cap, self.options.sampling, node.segment.seed, read)
         node.task = self._spawn(self._drive(node, call))
         return Pending(self, node)
 
@@ -760,7 +777,12 @@ class Generation:
         assert parent is not None
         vocabulary = self._vocabulary[Role.TARGET if segment.role is Role.INSERTED else segment.role]
         segment.ids = list(ids)
-        segment.text = vocabulary.text_of(segment.ids)
+        if segment.kind is Kind.PROBE:
+            segment.text = vocabulary.text_of(segment.ids)
+        else:
+            data = parent.held + vocabulary.bytes_of(segment.ids)
+            whole = len(data) - (0 if segment.ended_by is END_OF_TEXT else unfinished(data))
+            segment.text, node.held = data[:whole].decode("utf-8", errors="replace"), data[whole:]
         written = len(segment.ids) if segment.role is not Role.INSERTED else 0
         node.used = parent.used + written
         node.tail = (parent.tail + segment.text)[-CONTEXT_CHARACTERS:]
@@ -831,6 +853,14 @@ class Generation:
         """Ends thinking where only the answer's reserve is left."""
         if not self._finish and self._head.phase is Phase.THINKING and self._room(self._head) == 0:
             self.insert(THINK_END, RESERVE_REACHED)
+
+    def _keep_shown(self) -> None:
+        """Keeps what the reader has seen of a segment that was cut off while it was streamed."""
+        for node in self._head.children:
+            if node.streamed and node.shown:
+                self._settle(node, node.segment.ids[: node.shown])
+                self._keep(node)
+                return
 
     def _discard(self, node: _Node) -> None:
         node.dead = True
@@ -930,10 +960,12 @@ class Generation:
         except asyncio.CancelledError:
             matcher.close()
             segment.ended_by = CANCELLED
+            self._charge(segment, call)
             self._settle(node, segment.ids)
             raise
         except Exception:
             segment.ended_by = FAILED
+            self._charge(segment, call)
             self._settle(node, segment.ids)
             raise
         segment.ended_by, segment.detail = matcher.ended_by, matcher.detail or segment.detail
@@ -952,11 +984,21 @@ class Generation:
             segment.last = chunk.last - self._start
         if chunk.usage is not None:
             segment.cached = chunk.usage.cached
-            segment.sampled = max(segment.sampled, chunk.usage.sampled)
-            segment.proposed, segment.accepted = chunk.usage.proposed, chunk.usage.accepted
-            segment.drafted = chunk.usage.drafted
+            self._count(segment, chunk.usage)
         if node.streamed:
             self._stream(node)
+
+    @staticmethod
+    def _count(segment: Segment, usage: Usage) -> None:
+        segment.sampled = max(segment.sampled, usage.sampled)
+        segment.proposed, segment.accepted, segment.drafted = usage.proposed, usage.accepted, usage.drafted
+
+    def _charge(self, segment: Segment, call: Call) -> None:
+        """Counts what a call cost that gave no last chunk: also tokens that were not delivered any more."""
+        # What was never computed cost no more than what was cached.
+        segment.cached = segment.prompt - (call.usage.prompt - call.usage.cached)
+        self._count(segment, call.usage)
+        segment.sampled = max(segment.sampled, len(call.matcher.ids))
 
     def _stream(self, node: _Node) -> None:
         """Shows the tokens of a segment being written that its boundaries can no longer take back."""

@@ -74,11 +74,11 @@ class Segment:
     prompt: int = 0
     """Prefix tokens the call assumed."""
     cached: int = 0
-    """Of these, found in the engine's cache."""
+    """Of these, found in the engine's cache, or not computed because it was cancelled before."""
     sampled: int = 0
     """Tokens the model sampled for it: kept, overshoot, and those given up when it was cancelled or cut."""
     proposed: int = 0
-    """Tokens that speculation had the model verify for it. Not known, like the next two, where it was cancelled."""
+    """Tokens that speculation had the model verify for it."""
     accepted: int = 0
     """Sampled tokens that speculation saved a forward: they took `sampled - accepted` forwards."""
     drafted: int = 0

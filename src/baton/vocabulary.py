@@ -15,6 +15,16 @@ from typing import Any
 THINK_START, THINK_END = "<think>", "</think>"
 
 
+def unfinished(data: bytes) -> int:
+    """How many bytes at the end of `data` begin a UTF-8 character that is not complete."""
+    for size in range(1, min(3, len(data)) + 1):
+        lead = data[-size]
+        if lead & 0xC0 != 0x80:
+            needed = 4 if 0xF0 <= lead <= 0xF4 else 3 if lead >= 0xE0 else 2 if lead >= 0xC2 else 1
+            return size if size < needed and lead <= 0xF4 else 0
+    return 0
+
+
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
     """Token ids and their bytes, with the ids that end things.

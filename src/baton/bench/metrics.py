@@ -118,7 +118,7 @@ def record(trace: Trace) -> Record:
             discarded += s.sampled - s.overshoot - s.kept_tokens
     for call in trace.helpers:
         # "logprob:target" is work of the target's model.
-        helped[call.by.removeprefix("logprob:")] += call.tokens
+        helped[call.by.removeprefix("logprob:").removeprefix("grounding:")] += call.tokens
     return Record(
         key=key(trace),
         level=trace.extra.get("level"),

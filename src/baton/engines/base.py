@@ -189,6 +189,8 @@ class Call:
     sampling: Sampling = field(default_factory=Sampling)
     seed: int = 0
     read: Read = NOTHING
+    usage: Usage = field(default_factory=lambda: Usage())
+    """What it has cost by now. The engine keeps it, so that the cost of a call that is cancelled is known."""
 
 
 @dataclass(slots=True)
@@ -369,7 +371,8 @@ class PrefixSession(Session):
     async def generate(self, call: Call) -> AsyncGenerator[Chunk, None]:
         ids, matcher = call.prefix.ids(), call.matcher
         end = len(ids) + call.cap
-        total = Usage(prompt=len(ids))
+        total = call.usage
+        total.prompt = len(ids)
         last = Chunk([], 0.0, 0.0)
         first, decided = True, False
         while not decided and len(ids) < end:

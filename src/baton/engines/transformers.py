@@ -217,6 +217,7 @@ class TransformersSession(Session):
                     return
         finally:
             row.cancel()
+            call.usage = row.usage()
 
     async def logprob(
         self, prefix: Prefix, ids: Sequence[int], temperature: float = 1.0

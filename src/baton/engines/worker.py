@@ -205,8 +205,9 @@ class Sample(Row):
         return self.decided and (self.call.read.hidden != "end" or self.kept in self.states)
 
     def usage(self) -> Usage:
+        # One that never ran computed nothing of its prefix.
         return Usage(
-            prompt=len(self.prefix), cached=self.cached or 0, sampled=len(self.ids),
+            prompt=0 if self.cached is None else len(self.prefix), cached=self.cached or 0, sampled=len(self.ids),
             proposed=self.verified, accepted=self.accepted, drafted=self.drafted,
         )  # fmt: skip
 
