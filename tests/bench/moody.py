@@ -12,6 +12,8 @@ LOST: dict[str, int] = {}
 """Question text -> how many more attempts lose their engine."""
 WRONG: set[str] = set()
 """Questions whose attempts ask for what cannot be."""
+BROKEN: set[str] = set()
+"""Questions at which it has a defect."""
 ATTEMPTS: list[str] = []
 
 
@@ -28,5 +30,7 @@ class Moody:
             raise EngineLostError("the server went away")
         if gen.question in WRONG:
             raise RouterError("no such thing")
+        if gen.question in BROKEN:
+            1 / 0  # noqa: B018
         while not gen.finished:
             await gen.write("draft")

@@ -42,6 +42,7 @@ def calm(monkeypatch):
     monkeypatch.setattr(runner, "FIRST_PAUSE_SECONDS", 0.0)
     moody.LOST.clear()
     moody.WRONG.clear()
+    moody.BROKEN.clear()
     moody.ATTEMPTS.clear()
 
 
@@ -164,6 +165,8 @@ def test_shards_of_several_processes_make_the_comparison_of_one(recipe, tmp_path
     assert run_compare(path, tmp_path / "merged") == 0
     assert tokens(tmp_path / "merged") == tokens(tmp_path / "whole")
     assert untimed(results(tmp_path / "merged")) == untimed(results(tmp_path / "whole"))
+    (tmp_path / "merged" / "config.json").unlink()
+    assert merge(tmp_path / "merged", shards) == len(traces(tmp_path / "merged")), "a merge that was cut off is redone"
     with pytest.raises(ConfigError, match="holds a run already"):
         merge(tmp_path / "merged", shards)
     assert run_compare(path, tmp_path / "other", seed=5, shard="1/2") == 0
@@ -213,6 +216,16 @@ def test_an_answer_that_failed_leaves_all_arms_and_is_tried_again_on_resume(reci
     assert run_compare(path, out=out) == 0
     assert len(moody.ATTEMPTS) == calls + 2
     assert [(a["n"], a["failures"]) for a in results(out)["arms"]] == [(QUESTIONS, 0)] * 2
+
+
+def test_an_error_that_nobody_meant_to_raise_costs_its_answer_and_not_the_run(recipe, tmp_path, capsys):
+    moody.BROKEN.add("test: what is 3 plus 1?")
+    out = tmp_path / "run"
+    assert run_compare(recipe(routers=["target", "moody:Moody"], latency=None), out=out) == 1
+    assert [(a["n"], a["failures"]) for a in results(out)["arms"]] == [(QUESTIONS - 1, 0), (QUESTIONS - 1, 1)]
+    (failure,) = [json.loads(line) for line in (out / "failures.jsonl").read_text().splitlines()]
+    assert failure["error"] == "ZeroDivisionError: division by zero"
+    assert "moody.py" in failure["traceback"]
 
 
 def test_random_takes_the_share_that_its_model_has_on_calibration_questions(recipe, tmp_path):

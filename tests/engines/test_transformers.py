@@ -154,7 +154,8 @@ async def test_leaving_the_iterator_frees_the_row_and_others_go_on(engine: Trans
     alone = await write(engine, PROMPTS[2], 40)
     session = engine.open(PROMPT)
     matcher = SegmentMatcher([], engine.vocabulary, cap=1500)
-    stream = session.generate(Call(Prefix(PROMPT), matcher, 1500, WARM))
+    call = Call(Prefix(PROMPT), matcher, 1500, WARM)
+    stream = session.generate(call)
     other = asyncio.create_task(write(engine, PROMPTS[2], 40))
     await anext(stream)
     await stream.aclose()
@@ -162,6 +163,8 @@ async def test_leaving_the_iterator_frees_the_row_and_others_go_on(engine: Trans
     assert (await other).ids == alone.ids
     assert engine.metrics()["running"] == 0
     assert len(matcher.ids) == pushed < 1500
+    # What it cost by then is known, tokens that were not delivered any more included.
+    assert (call.usage.prompt, call.usage.sampled) == (len(PROMPT), pushed)
     # The cache that the cancelled call left is consistent.
     again = await write(engine, PROMPT, 20, session=session)
     assert again.ids == (await write(engine, PROMPT, 20)).ids

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import json
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from baton.bench import metrics
 from baton.bench.grading import Grade
 from baton.bench.metrics import Key
 from baton.config import ConfigError
+from baton.engines.base import EngineError
+from baton.generation import RouterError
 from baton.records import appendable, read_traces, write_json, write_line
 from baton.trace import Trace
 
@@ -79,13 +82,15 @@ class RunFolder:
         write_line(self._traces, trace.dumps())
 
     def fail(self, key: Key, attempt: int, error: Exception) -> None:
-        """Records a failed attempt."""
+        """Records a failed attempt; an error that no engine or router meant to raise, with its traceback."""
         name, arm, question, sample = key
         line = {
             "pass": name, "arm": arm, "question": question, "sample": sample, "attempt": attempt,
             "error": f"{type(error).__name__}: {error}", "retryable": bool(getattr(error, "retryable", False)),
             "time": time.time(),
         }  # fmt: skip
+        if not isinstance(error, (EngineError, RouterError)):
+            line["traceback"] = "".join(traceback.format_exception(error))
         write_line(self._failures, json.dumps(line, ensure_ascii=False))
 
     def close(self) -> None:
@@ -108,7 +113,8 @@ def merge(out: Path, shards: Sequence[Path]) -> int:
             raise ConfigError(f"{shard}: {difference[0]} differs from {shards[0]}; merge shards of one comparison")
     out.mkdir(parents=True, exist_ok=True)
     seen: set[Key] = set()
-    with appendable(out / "traces.jsonl") as file:
+    # Anew: an earlier merge may have been cut off.
+    with (out / "traces.jsonl").open("w", encoding="utf-8") as file:
         for shard in shards:
             for trace in read_traces(shard / "traces.jsonl"):
                 if metrics.key(trace) not in seen:

@@ -30,8 +30,7 @@ from baton.bench.tasks import Question
 from baton.bench.terminal import Progress
 from baton.calibrate.points import Asked, Points, check_fit, generation_settings
 from baton.config import ConfigError, ModelConfig, Recipe, RecipeConfig, RouterConfig, cue_profile, load_recipe
-from baton.engines.base import EngineError
-from baton.generation import Options, Router, RouterError, generate
+from baton.generation import Options, Router, generate
 from baton.pair import Pair
 from baton.records import write_json
 from baton.routers import check, create
@@ -279,7 +278,8 @@ class _Runner:
                     self.pair, contestant.router, question.question,
                     options=self.options, question_id=question.id, sample=key[3],
                 )  # fmt: skip
-            except (EngineError, RouterError) as error:
+            except Exception as error:
+                # A third party's router or scorer may raise anything: that costs an answer, not the run.
                 self.folder.fail(key, attempt, error)
                 if not getattr(error, "retryable", False):
                     return None
