@@ -46,8 +46,15 @@ def _input() -> Iterator[None]:
 
     try:
         yield
-    except (ValueError, FileNotFoundError) as error:
+    except ValueError as error:
         print(f"baton: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
+    except OSError as error:
+        # Of a path that was given; anything else is no input.
+        if error.filename is None:
+            raise
+        path = error.filename2 or error.filename
+        print(f"baton: {path}: {(error.strerror or str(error)).lower()}; check the path", file=sys.stderr)
         raise typer.Exit(2) from None
     except (EngineError, RouterError) as error:
         print(f"baton: {type(error).__name__}: {error}", file=sys.stderr)
@@ -66,7 +73,10 @@ def _knobs(pairs: list[str]) -> dict[str, Any]:
         name, equals, value = item.partition("=")
         if not equals:
             raise ValueError(f"--knob: {item!r} has no value; write name=value")
-        knobs[name] = yaml.safe_load(value)
+        try:
+            knobs[name] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise ValueError(f"--knob: {item!r} has no value that is YAML; quote it, or close its brackets") from None
     return knobs
 
 
@@ -226,18 +236,20 @@ async def _calibrate_cues(
 ) -> None:
     from dataclasses import replace
 
+    from baton.bench import environment
     from baton.calibrate import cues
     from baton.config import load_pair, pair_options
     from baton.pair import Pair
     from baton.records import read_traces
 
-    config = load_pair(pair_path)
+    config, base = load_pair(pair_path), _base(pair_path)
     options = pair_options(config, settings.seed)
     options = replace(options, sampling=replace(options.sampling, temperature=temperature))
     split, questions = _calibration_questions(task, settings.questions)
     work = work or out.with_suffix(".work")
-    cues.claim(work, settings, options, config.name, str(traces_path or task or "nano calibration"))
-    loaded = Pair.load(config, _base(pair_path))
+    identity = environment.pair_identity(config, base)
+    cues.claim(work, settings, options, identity, str(traces_path or task or "nano calibration"))
+    loaded = Pair.load(config, base)
     console = Console()
     try:
         with _bars(console) as report:
@@ -490,6 +502,9 @@ def bench(
 ) -> None:
     """Measure the engine itself: time a token, cost of a switch, gain of batching, cache hits, memory."""
     with _input():
+        for name, count in (("questions", questions), ("rounds", rounds), ("concurrency", concurrency)):
+            if count < 1:
+                raise ValueError(f"{name}: {count} is too few; use 1 or more")
         asyncio.run(_bench(pair, router, knob or [], questions, rounds, concurrency, task, out))
 
 

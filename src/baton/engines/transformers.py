@@ -291,15 +291,29 @@ def _pretrained(
         LoadError: they cannot be loaded.
     """
     _check_folder(name)
+    check_device(device)
     origin: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(name, **origin)
         model = transformers.AutoModelForCausalLM.from_pretrained(
             name, dtype=dtype, use_safetensors=True, attn_implementation="sdpa", **origin
         )
-    except (OSError, ValueError, KeyError) as error:
-        raise LoadError(f"{name}: cannot be loaded: {' '.join(str(error).split())}") from error
+    except Exception as error:
+        # The readers of weights and tokenizers raise what they like about a damaged file.
+        said = f"{type(error).__name__}: {error}"
+        raise LoadError(f"{name}: cannot be loaded: {' '.join(said.split())}; check its files") from error
     return model.to(device), tokenizer
+
+
+def check_device(device: str) -> None:
+    """Raises:
+    LoadError: torch has no such device here.
+    """
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        said = str(error).strip().splitlines()[0]
+        raise LoadError(f"{device!r} is no device of this machine ({said}); use auto, cpu or cuda", "device") from error
 
 
 def _check_method(speculative: Speculation | None) -> None:

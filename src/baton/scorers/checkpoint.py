@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers.utils import logging
 
 from baton.engines.base import LoadError
+from baton.engines.transformers import check_device
 
 FILES = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.txt", "*.model", "*.jinja")
 
@@ -43,6 +44,7 @@ class Checkpoint:
         """
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
+        check_device(device)
         if dtype == "auto" and device == "cpu":
             dtype = "float32"
         folder = Path(path)
@@ -68,8 +70,9 @@ class Checkpoint:
                     self.folder, dtype=self.dtype, use_safetensors=True, trust_remote_code=self.trust_remote_code,
                     output_loading_info=True,
                 )  # fmt: skip
-        except (OSError, ValueError, KeyError, RuntimeError) as error:
-            raise LoadError(f"{self.folder}: cannot be loaded: {' '.join(str(error).split())}") from error
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+            raise LoadError(f"{self.folder}: cannot be loaded: {' '.join(said.split())}; check its files") from error
         # Nothing reads an encoder's pooler; anything else would be random numbers.
         if missing := sorted(key for key in seen["missing_keys"] if "pooler" not in key):
             raise LoadError(f"{self.folder}: it has no weights for {', '.join(missing[:3])}; check the scorer's format")

@@ -1,0 +1,58 @@
+"""The command line on wrong input: one readable line on standard error, exit code 2, no traceback."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from baton import nano
+from baton.cli import app
+
+QUESTION = "Tom has 3 apples and buys 4. How many has he?"
+PAIR = "name: p\ntarget: {target}\ndraft: nano:draft\n"
+RECIPE = "name: r\npair: nano\nrouters: [target]\nlatency: null\nlimit: 1\n"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    shutil.copytree(nano.pair_paths()["draft"], tmp_path / "damaged")
+    (tmp_path / "damaged" / "model.safetensors").write_bytes(b"no safetensors")
+    (tmp_path / "damaged.yaml").write_text(PAIR.format(target="./damaged"))
+    (tmp_path / "device.yaml").write_text(PAIR.format(target="{model: nano:target, device: gpu}"))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("args", "parts"),
+    [
+        (["run", QUESTION, "--router", "random", "--knob", "share=[1"], ["--knob: 'share=[1'", "YAML"]),
+        (
+            ["run", QUESTION, "--router", "target", "--pair", "damaged.yaml"],
+            ["pair.target.model: ", "damaged: cannot be loaded", "check"],
+        ),
+        (
+            ["run", QUESTION, "--router", "target", "--pair", "device.yaml"],
+            ["pair.target.device: 'gpu' is no device", "use auto, cpu or cuda"],
+        ),
+        (["compare", "recipe.yaml", "--out", "file"], ["file: file exists", "check the path"]),
+        (["compare", "recipe.yaml", "--out", "file/run"], ["file/run: not a directory"]),
+        (["calibrate", "cues", "--work", "file"], ["file: file exists"]),
+        (["bench", "--questions", "0"], ["questions: 0 is too few"]),
+        (["bench", "--rounds", "0"], ["rounds: 0 is too few"]),
+        (["bench", "--concurrency", "0"], ["concurrency: 0 is too few"]),
+    ],
+)
+def test_wrong_input_is_answered_in_one_line_with_exit_code_2(args, parts):
+    done = CliRunner().invoke(app, args)
+    assert done.exit_code == 2, done.exception
+    assert isinstance(done.exception, SystemExit)
+    said = done.stderr.strip().splitlines()
+    assert len(said) == 1, said
+    assert all(part in said[0] for part in parts), said
