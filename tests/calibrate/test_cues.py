@@ -171,10 +171,10 @@ class Asked:
 TEXT = "one. So, two three.</think>answer<eos>"
 
 
-def collect(tmp_path, engines, settings):
+def collect(tmp_path, engines, settings, weights="w"):
     async def work():
         options = Options()
-        cues.claim(tmp_path, settings, options, "p", "here")
+        cues.claim(tmp_path, settings, options, {"target": weights}, "here")
         traces = await cues.collect_traces(
             engines, [Asked(0), Asked(1)], settings, options, tmp_path / "traces.jsonl", lambda *a: None
         )
@@ -206,6 +206,17 @@ def test_a_folder_made_with_other_settings_is_refused(tmp_path):
     collect(tmp_path, engines, Settings(samples=1))
     with pytest.raises(ValueError, match="was made with scored-by 'draft', not 'target'; give another --work folder"):
         collect(tmp_path, engines, Settings(samples=1, scored_by="target"))
+
+
+def test_a_folder_made_with_other_weights_or_questions_is_refused(tmp_path):
+    engines = pair(ScriptedEngine("target", TEXT), ScriptedEngine("draft", TEXT))
+    collect(tmp_path, engines, Settings(samples=1))
+    with pytest.raises(ValueError, match="was made with pair"):
+        collect(tmp_path, engines, Settings(samples=1), weights="trained on")
+    file = tmp_path / "traces.jsonl"
+    file.write_text(file.read_text().replace('"question_text":"?"', '"question_text":"another"'))
+    with pytest.raises(ValueError, match="answers another question 'q0'; give another --work folder"):
+        collect(tmp_path, engines, Settings(samples=1))
 
 
 def test_margins_of_both_models_are_averaged(tmp_path):

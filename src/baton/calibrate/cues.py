@@ -14,9 +14,10 @@ family-wise error at 5 %.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -156,8 +157,8 @@ class Margins:
     margins: list[float]
 
 
-def claim(folder: Path, settings: Settings, options: Options, pair: str, source: str) -> None:
-    """Makes `folder` the one of this calibration, or checks that it is.
+def claim(folder: Path, settings: Settings, options: Options, pair: Mapping[str, Any], source: str) -> None:
+    """Makes `folder` the one of this calibration, or checks that it is. `pair` is the identity of its models.
 
     What only chooses among finished margins (rule, candidates, minimum counts) may change between two calls, and
     questions and samples may be added.

@@ -77,12 +77,16 @@ async def collect(
     gets `ATTEMPTS`.
 
     Raises:
+        ValueError: the store answers other questions of the same ids.
         EngineError, RouterError: an answer failed; those before it are stored.
     """
     have: dict[tuple[str, int], Trace] = {}
     file = appendable(store)
     have.update({(t.question, t.sample): t for t in read_traces(store)})
     wanted = [(q, s) for q in questions for s in range(samples)]
+    for q, s in wanted:
+        if (q.id, s) in have and have[q.id, s].question_text != q.question:
+            raise ValueError(f"work: {store} answers another question {q.id!r}; give another --work folder")
     missing = [(q, s) for q, s in wanted if (q.id, s) not in have]
     done = len(wanted) - len(missing)
     progress(stage, done, len(wanted))
