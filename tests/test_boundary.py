@@ -1,4 +1,5 @@
 import re
+import threading
 from itertools import accumulate
 
 import pytest
@@ -680,6 +681,38 @@ def test_stop_ids_leave_out_tokens_that_cannot_matter():
     assert stops(Cap(5)) == stops(When(ENTROPY, ">", 1.0)) == []
     assert SegmentMatcher([STEP], tokens).stop_ids == {EOT, EOTH, 9, 10, 15}
     assert SegmentMatcher([STEP], tokens, thinking=False).stop_ids == {EOT, 9, 10}
+
+
+def test_what_is_settled_is_not_read_in_the_middle_of_a_push():
+    inside, go_on = threading.Event(), threading.Event()
+
+    class Slow(SentenceEnd):
+        def scanner(self, context):
+            scanner = super().scanner(context)
+            feed = scanner.feed
+
+            def slow(text):
+                inside.set()
+                assert go_on.wait(5)
+                feed(text)
+
+            scanner.feed = slow
+            return scanner
+
+    tokens = Vocabulary(tokens=[b"", b".", b"\n"], encode=lambda text: [], end_of_text=frozenset([0]))
+    matcher = SegmentMatcher([Slow()], tokens, thinking=False)
+    engine = threading.Thread(target=matcher.push, args=(1,))
+    engine.start()
+    assert inside.wait(5)
+    seen: list[int] = []
+    reader = threading.Thread(target=lambda: seen.append(matcher.settled_tokens))
+    reader.start()
+    reader.join(0.05)
+    assert not seen, "the '.' may end a sentence, which is not known yet"
+    go_on.set()
+    engine.join()
+    reader.join()
+    assert seen == [1]
 
 
 def test_names_are_stable():

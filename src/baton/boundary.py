@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import operator
 import re
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -265,7 +266,7 @@ class SegmentMatcher:
 
     End of text, end of thinking (while `thinking`; as its token or written out) and the cap end every segment. An
     engine calls `push` for each token until it returns True; it may run ahead, and what it wrote beyond the end is
-    overshoot. Not thread-safe; one caller at a time.
+    overshoot. One thread pushes and closes; another may read `settled_tokens` meanwhile.
 
     `cap` is in tokens, and `cap_reason` is what a segment that reaches it was ended by; a smaller `Cap` of `until`
     takes its place. Matches still undecided at the cap do not count. With `whole_characters` (for a pair with two
@@ -313,6 +314,7 @@ class SegmentMatcher:
         self._endings: list[_Ending] = []  # decided, but an undecided match may end earlier
         self._kept = 0
         self._open = bool(self._undecided())
+        self._guard = threading.Lock()
 
     def push(self, token_id: int, features: Mapping[Feature, float] | None = None) -> bool:
         """One more token; True once the segment has ended, when the engine must stop.
@@ -320,6 +322,10 @@ class SegmentMatcher:
         Raises:
             ValueError: `features` lacks one that a `When` of `until` reads.
         """
+        with self._guard:
+            return self._push(token_id, features)
+
+    def _push(self, token_id: int, features: Mapping[Feature, float] | None) -> bool:
         self.ids.append(token_id)
         if self.ended_by is not None:
             return True
@@ -370,6 +376,10 @@ class SegmentMatcher:
     @property
     def settled_tokens(self) -> int:
         """First tokens of the segment that can no longer be taken back; never decreases."""
+        with self._guard:
+            return self._settled_tokens()
+
+    def _settled_tokens(self) -> int:
         if self.ended_by is not None or not self._open:
             return self.kept
         first_end = min([scanner.settled for scanner in self._undecided()], default=self._text.end) + 1
