@@ -685,6 +685,28 @@ def test_a_timeout_keeps_what_was_written_and_is_censored_not_failed():
     assert target.running == 0
 
 
+@pytest.mark.parametrize("how", ["cancelled", "failed"])
+def test_what_a_write_has_shown_stays_where_it_is_broken_off(how):
+    class Dying(ScriptedEngine):
+        def continuation(self, text, seed):
+            return "one. " + ("" if how == "failed" else "two three")
+
+    target = Dying("target", "", delay=1.0)
+    seen: list[str] = []
+
+    async def policy(gen):
+        with pytest.raises((TimeoutError, EngineError)):
+            async with asyncio.timeout(3.5):
+                await gen.write("target")
+        assert gen.written("target") == 3
+        await gen.write("draft")
+
+    engines = pair(target, ScriptedEngine("draft", "one. two</think>answer<eos>"))
+    trace = run(generate(engines, router(policy), "q", options=Options(), on_text=lambda s, t: seen.append(t)))
+    assert trace.text == "".join(seen) == "one. two</think>"
+    assert [s.ended_by.name for s in trace.path()] == [how, "end_of_thinking"]
+
+
 def test_a_router_that_keeps_nothing_is_stopped():
     async def policy(gen):
         while not gen.finished:

@@ -432,11 +432,18 @@ class Generation:
         return [await p for p in [self.start(role, until, after, 1, branch, read) for branch in range(n)]]
 
     async def write(self, role: str, until: Sequence[Boundary] = (), read: Read = NOTHING) -> Segment:
-        """Writes the next segment of the answer: proposed at the head and committed, streamed while it grows."""
+        """Writes the next segment of the answer: proposed at the head and committed, streamed while it grows.
+
+        Where it fails or is cancelled, what the reader has seen of it stays in the answer, and the rest is dropped.
+        """
         pending = self.start(role, until, read=read)
         pending._node.streamed = True
         self._stream(pending._node)
-        segment = await pending
+        try:
+            segment = await pending
+        except BaseException:
+            self._break_off(pending._node)
+            raise
         self.commit(segment)
         return segment
 
@@ -663,7 +670,6 @@ class Generation:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._keep_shown()
         for leases in self._leases.values():
             for lease in leases:
                 lease.session.close()
@@ -854,13 +860,19 @@ class Generation:
         if not self._finish and self._head.phase is Phase.THINKING and self._room(self._head) == 0:
             self.insert(THINK_END, RESERVE_REACHED)
 
-    def _keep_shown(self) -> None:
-        """Keeps what the reader has seen of a segment that was cut off while it was streamed."""
-        for node in self._head.children:
-            if node.streamed and node.shown:
-                self._settle(node, node.segment.ids[: node.shown])
-                self._keep(node)
-                return
+    def _break_off(self, node: _Node) -> None:
+        """Ends a segment that is streamed: keeps what the reader has seen of it."""
+        if node.dead or not node.shown:
+            self._discard(node)
+            return
+        if node.task is not None and not node.task.done():
+            node.segment.ended_by = CANCELLED
+            node.task.cancel()
+        for sibling in list(self._head.children):
+            if sibling is not node:
+                self._discard(sibling)
+        self._settle(node, node.segment.ids[: node.shown])
+        self._keep(node)
 
     def _discard(self, node: _Node) -> None:
         node.dead = True

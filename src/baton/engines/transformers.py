@@ -208,7 +208,8 @@ class TransformersSession(Session):
     async def generate(self, call: Call) -> AsyncGenerator[Chunk, None]:
         if not call.cap > 0:
             raise EngineError(f"cap: {call.cap} is out of range; use a positive count")
-        row = self._start(Sample(self._place, call))
+        row = Sample(self._place, call)
+        self._start(row)
         try:
             while True:
                 chunk: Chunk = await row.result()
