@@ -16,7 +16,7 @@ from baton.bench.grading import Grade
 
 SECONDS_BETWEEN_REFRESHES = 0.5
 SECONDS_BETWEEN_LINES = 5.0
-PLAIN_WIDTH = 132
+PLAIN_WIDTH = 160
 BASELINES = ("target", "draft", "random")
 RATE_SECONDS = 60
 """Over which the rate is taken."""
