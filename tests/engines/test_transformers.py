@@ -150,6 +150,15 @@ async def test_tokens_arrive_in_order_and_only_the_last_chunk_has_usage(engine: 
     assert clock[-1] <= loop.time()
 
 
+async def test_a_conversation_that_the_chat_template_refuses_is_an_engine_error(tokenizer: Any) -> None:
+    strict = copy.deepcopy(tokenizer)
+    strict.chat_template = "{{ raise_exception('no system role here') }}"
+    engine = TransformersEngine(make_model(), strict)
+    with pytest.raises(EngineError, match=r"refuses a conversation of system, user \(no system role here\)"):
+        engine.render([{"role": "system", "content": "s"}, {"role": "user", "content": "u"}])
+    await engine.close()
+
+
 async def test_leaving_the_iterator_frees_the_row_and_others_go_on(engine: TransformersEngine) -> None:
     alone = await write(engine, PROMPTS[2], 40)
     session = engine.open(PROMPT)

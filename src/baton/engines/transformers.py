@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 import transformers
+from jinja2 import TemplateError
 from transformers import AttentionInterface
 
 from baton.engines import attention
@@ -163,9 +164,15 @@ class TransformersEngine(Engine):
             text = "\n".join(message["content"] for message in messages)
             ids: list[int] = self._tokenizer.encode(text)
             return ids
-        text = self._tokenizer.apply_chat_template(
-            list(messages), tokenize=False, add_generation_prompt=True, enable_thinking=thinking
-        )
+        try:
+            text = self._tokenizer.apply_chat_template(
+                list(messages), tokenize=False, add_generation_prompt=True, enable_thinking=thinking
+            )
+        except TemplateError as error:
+            roles = ", ".join(message["role"] for message in messages)
+            raise EngineError(
+                f"chat template: it refuses a conversation of {roles} ({error}); leave a role out"
+            ) from error
         # The template writes its own special tokens.
         return self.vocabulary.encode(text)
 
