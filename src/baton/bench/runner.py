@@ -379,7 +379,9 @@ def _identity(
 ) -> dict[str, Any]:
     """What makes a run this one: the resolved recipe, what files gave its knobs, digests of weights and questions."""
     models = [recipe.config.pair.target, recipe.config.pair.draft]
-    proposing = [ModelConfig(model=m.speculative.model) for m in models if m.speculative and m.speculative.model]
+    beside: list[ModelConfig | str | None] = [m.speculative.model for m in models if m.speculative]
+    beside += [getattr(scorer, "model", None) for scorer in recipe.config.pair.scorers.values()]
+    models += [m if isinstance(m, ModelConfig) else ModelConfig(model=m) for m in beside if m]
     digests = {
         name: hashlib.sha256(json.dumps([[q.id, q.question, q.answer] for q in qs]).encode()).hexdigest()
         for name, qs in asked.items()
@@ -387,7 +389,7 @@ def _identity(
     return {
         "recipe": recipe.config.model_dump(mode="json"),
         "knobs": {c.label: c.arm.knobs for c in contestants},
-        "weights": {m.model: environment.weights(m, recipe.pair_base) for m in [*models, *proposing]},
+        "weights": {m.model: environment.weights(m, recipe.pair_base) for m in models},
         "questions": digests,
     }
 
