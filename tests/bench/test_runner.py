@@ -96,7 +96,14 @@ def untimed(found: dict[str, Any]) -> dict[str, Any]:
 def start(path: Path, out: Path) -> subprocess.Popen[str]:
     code = "import sys; from baton.bench.runner import run_compare; sys.exit(run_compare(sys.argv[1], out=sys.argv[2]))"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    return subprocess.Popen([sys.executable, "-c", code, path, out], env=env, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", code, path, out],
+        env=env,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A test run started in the background of a shell has Ctrl-C ignored, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
 
 
 def wait_for_answers(out: Path, count: int, process: subprocess.Popen[str]) -> None:
