@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from baton.imports import named
 from baton.trace import Role
 
 if TYPE_CHECKING:
@@ -49,14 +50,11 @@ def find(name: str) -> type[Any]:
         ValueError: there is none, or `package.module:Class` cannot be imported.
     """
     if ":" in name:
-        module, _, attribute = name.partition(":")
-        try:
-            found = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
-            raise ValueError(f"router: {name!r} cannot be imported ({error}); give package.module:Class") from None
+        found = named(name, "router", "Class")
         if not (isinstance(found, type) and is_dataclass(found) and hasattr(found, "name")):
             raise ValueError(f"router: {name!r} is no router; make it a dataclass with a name and an async __call__")
-        return found
+        router: type[Any] = found
+        return router
     if name not in shipped():
         close = difflib.get_close_matches(name, shipped(), 1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any, ClassVar, cast
 from baton.boundary import Boundary
 from baton.engines.base import NOTHING, EngineError, Read
 from baton.generation import Generation, Router, RouterError
+from baton.imports import named
 from baton.routers.worn import Wearing, Worn
 from baton.trace import Segment
 
@@ -38,7 +38,7 @@ class Fallback(Wearing):
 
     def __post_init__(self) -> None:
         if isinstance(self.function, str):
-            object.__setattr__(self, "function", _import(self.function))
+            object.__setattr__(self, "function", named(self.function, "fallback.function"))
 
     async def __call__(self, gen: Generation) -> None:
         try:
@@ -84,12 +84,3 @@ class _Replaced(Worn):
 def _refuse(role: str) -> None:
     if role == "target":
         raise RouterError("fallback: the worn router proposes target steps; only written ones can be replaced")
-
-
-def _import(path: str) -> Writer:
-    module, _, name = path.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"fallback.function: {path!r} cannot be imported ({error}); give module:function") from None
-    return cast(Writer, found)

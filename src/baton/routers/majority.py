@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from baton.generation import Generation
+from baton.imports import named
 from baton.routers.checks import at_least, one_of
 from baton.trace import Phase, Segment
 
@@ -57,13 +57,7 @@ def _answer(gen: Generation, last: Segment) -> str:
 def _function(extract: str | Callable[[str], str | None]) -> Callable[[str], Any]:
     if not isinstance(extract, str):
         return extract
-    module, _, name = extract.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(
-            f"majority.extract: {extract!r} cannot be imported ({error}); give package.module:function"
-        ) from None
+    found = named(extract, "majority.extract")
     if not callable(found):
         raise ValueError(f"majority.extract: {extract!r} is no function; give package.module:function")
     return found  # type: ignore[no-any-return]

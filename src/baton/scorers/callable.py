@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import inspect
 import math
 from collections.abc import Awaitable, Mapping, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from baton.engines.base import Engine, EngineError
+from baton.imports import named
 from baton.scorers.base import Score, Scorer, ScoreRequest, together
 from baton.trace import Role
 
@@ -57,13 +57,7 @@ class Callable(Scorer):
         Raises:
             ValueError: the function cannot be imported.
         """
-        module, _, attribute = config.function.partition(":")
-        try:
-            function = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
-            raise ValueError(
-                f"function: {config.function!r} cannot be imported ({error}); give package.module:name"
-            ) from None
+        function = named(config.function, "function")
         if not callable(function):
             raise ValueError(f"function: {config.function!r} cannot be called; name a function")
         return cls(
