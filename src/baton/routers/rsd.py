@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from baton.boundary import STEP, Cap
-from baton.gate import GATES, Clip, Constant, Gate, Logistic, Sigmoidal, Threshold
+from baton.gate import GATES, Constant, Gate, Logistic, Threshold, make_gate
 from baton.generation import Generation
 
 
@@ -67,16 +67,12 @@ class RSD:
     @property
     def acceptance(self) -> Gate:
         """The gate with its knobs."""
-        match self.gate:
-            case Constant.name:
-                return Constant(self.p)
-            case Clip.name:
-                return Clip()
-            case Sigmoidal.name:
-                return Sigmoidal()
-            case Logistic.name:
-                return Logistic(self.alpha, self.threshold)
-        return Threshold(self.threshold)
+        knobs = {
+            Constant.name: {"p": self.p},
+            Threshold.name: {"threshold": self.threshold},
+            Logistic.name: {"alpha": self.alpha, "delta": self.threshold},
+        }
+        return make_gate(self.gate, **knobs.get(self.gate, {}))
 
     async def __call__(self, gen: Generation) -> None:
         gate, until = self.acceptance, [STEP, Cap(self.step_tokens)]
