@@ -180,7 +180,7 @@ def merge(
     out: Annotated[Path, typer.Argument(help="New folder of the whole comparison.")],
     shards: Annotated[list[Path], typer.Argument(help="Folders that `baton compare --shard` wrote.")],
 ) -> None:
-    """Join the shards of a comparison; `baton compare RECIPE --out OUT` then goes on from there."""
+    """Join the shards of a comparison; `baton compare RECIPE --out OUT` then answers what is left and compares."""
     from baton.bench.folder import merge as join
 
     with _input():

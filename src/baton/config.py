@@ -315,6 +315,9 @@ class LatencyConfig(Strict):
     concurrency: int = Field(default=1, ge=1)
     warmup: int = Field(default=2, ge=0)
     """Questions answered before the clock counts; their answers are dropped."""
+    sharded: bool = False
+    """Whether a shard times its part of the questions, all arms in turns, beside the other shards. Else the pass is
+    left to the comparison without a shard, which then has the machine to itself."""
 
 
 class RecipeConfig(Strict):

@@ -232,6 +232,24 @@ def test_speedups_are_of_the_same_questions_in_the_latency_pass():
     assert arms["target"]["accuracy"] == 1, "the latency pass has no say in accuracy"
 
 
+def test_clients_at_once_are_those_of_one_machine_while_something_is_timed():
+    def timed(question, client, started, name=LATENCY, seconds=10.0):
+        return answer("target", question, name=name, seconds=seconds, started=started, client=client)
+
+    def clients(*traces):
+        run = Run([TARGET], {name: [str(n) for n in range(9)] for name in (QUALITY, LATENCY)})
+        for trace in traces:
+            run.add(metrics.record(trace))
+        return metrics.clients(run)
+
+    alone = [timed("0", "m 1/2", 0.0), timed("1", "m 1/2", 10.0)]
+    assert clients(*alone) == {"most": 1, "mean": 1.0}
+    assert clients(*alone, timed("2", "m 2/2", 5.0)) == {"most": 2, "mean": 1.5}
+    assert clients(*alone, timed("2", "other 2/2", 5.0)) == {"most": 1, "mean": 1.0}
+    assert clients(*alone, timed("2", "m 2/2", -100.0, QUALITY, 105.0)) == {"most": 2, "mean": 1.25}
+    assert clients(timed("0", "m 1/2", 0.0, QUALITY)) is None
+
+
 def test_overlapping_answers_share_the_clock_in_the_throughput():
     traces = [answer("target", "0"), *latency("target", [15.0, 10.0])]
     assert results([TARGET], traces)["arms"][0]["throughput_tps"] == pytest.approx(20 / 20)

@@ -93,11 +93,14 @@ def untimed(found: dict[str, Any]) -> dict[str, Any]:
     return {**found, "arms": arms}
 
 
-def start(path: Path, out: Path) -> subprocess.Popen[str]:
-    code = "import sys; from baton.bench.runner import run_compare; sys.exit(run_compare(sys.argv[1], out=sys.argv[2]))"
+def start(path: Path, out: Path, shard: str = "") -> subprocess.Popen[str]:
+    code = (
+        "import sys; from baton.bench.runner import run_compare; "
+        "sys.exit(run_compare(sys.argv[1], out=sys.argv[2], shard=sys.argv[3] or None))"
+    )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     return subprocess.Popen(
-        [sys.executable, "-c", code, path, out],
+        [sys.executable, "-c", code, path, out, shard],
         env=env,
         stderr=subprocess.PIPE,
         text=True,
@@ -183,6 +186,27 @@ def test_shards_of_several_processes_make_the_comparison_of_one(recipe, tmp_path
         merge(tmp_path / "new", [tmp_path / "nowhere"])
     assert run_compare(path, tmp_path / "x", shard="3/2") == 2
     assert "'3/2' is no part of a whole" in capsys.readouterr().err
+
+
+def test_shards_that_time_their_part_at_once_say_so(recipe, tmp_path):
+    path = recipe(latency={"limit": 7, "warmup": 1, "sharded": True})
+    assert run_compare(path, tmp_path / "whole") == 0
+    assert results(tmp_path / "whole")["load"]["latency"]["clients"] == {"most": 1, "mean": 1.0}
+    shards = [tmp_path / "a", tmp_path / "b"]
+    processes = [start(path, shard, f"{n}/2") for n, shard in enumerate(shards, 1)]
+    assert [p.wait(timeout=120) for p in processes] == [0, 0]
+    timed = [[t for t in traces(shard) if t.extra["pass"] == "latency"] for shard in shards]
+    assert [len(part) for part in timed] == [4 * 2, 3 * 2]
+    assert [t.extra["arm"] for t in timed[0][:4]] == ["target", "draft", "target", "draft"]
+    assert [t.extra["arm"] for t in timed[1][:4]] == ["draft", "target", "draft", "target"]
+    merge(tmp_path / "merged", shards)
+    stored = (tmp_path / "merged" / "traces.jsonl").read_bytes()
+    assert run_compare(path, tmp_path / "merged") == 0
+    assert (tmp_path / "merged" / "traces.jsonl").read_bytes() == stored, "nothing is left to answer"
+    assert tokens(tmp_path / "merged") == tokens(tmp_path / "whole")
+    found = results(tmp_path / "merged")
+    assert found["valid"]
+    assert 1 <= found["load"]["latency"]["clients"]["mean"] <= found["load"]["latency"]["clients"]["most"] <= 2
 
 
 def test_ctrl_c_stops_with_130_says_how_to_go_on_and_leaves_whole_lines(recipe, tmp_path):

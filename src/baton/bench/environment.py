@@ -39,6 +39,14 @@ def describe() -> dict[str, Any]:
     }
 
 
+def machine() -> str:
+    """A name for this machine that says nothing about it: clients on one machine have it in common until a reboot."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    # Containers have host names of their own, and the boot of the machine that they share.
+    known = boot.read_text() if boot.exists() else platform.node()
+    return hashlib.sha256(known.encode()).hexdigest()[:8]
+
+
 def fingerprint(folder: Path) -> str:
     """Digest that changes when a model folder's weights or configuration do.
 

@@ -48,6 +48,8 @@ class Record:
     first_token: float | None
     started: float | None
     """Wall clock, seconds since the epoch."""
+    client: str | None
+    """The process that asked: its machine and its shard."""
     target: int
     draft: int
     sampled: Mapping[str, int]
@@ -127,6 +129,7 @@ def record(trace: Trace) -> Record:
         seconds=trace.seconds,
         first_token=trace.first_token,
         started=trace.extra.get("started"),
+        client=trace.extra.get("client"),
         target=trace.tokens(Role.TARGET),
         draft=trace.tokens(Role.DRAFT),
         sampled=dict(sampled),
@@ -226,6 +229,42 @@ class Run:
         """Answers that count, in the order of the questions: the same ones in every arm."""
         gone, have = self.left(name), self.answers(name, arm)
         return [have[k] for k in self.expected(name) if k[0] not in gone]
+
+
+def clients(run: Run) -> dict[str, float] | None:
+    """How many clients on one machine had answers under way while latencies were measured there.
+
+    `most`, and `mean` over the time in which a timed answer was under way. None where nothing was timed.
+    """
+    spans: dict[str, list[tuple[float, float, str, bool]]] = defaultdict(list)
+    for (name, _), records in run.records.items():
+        for r in records.values():
+            if r.started is not None and r.client is not None:
+                where = r.client.partition(" ")[0]
+                spans[where].append((r.started, r.started + r.seconds, r.client, name == LATENCY))
+    found = [_at_once(on_one) for on_one in spans.values()]
+    timed = sum(seconds for _, _, seconds in found)
+    if not timed:
+        return None
+    return {"most": max(most for most, _, _ in found), "mean": sum(total for _, total, _ in found) / timed}
+
+
+def _at_once(spans: Iterable[tuple[float, float, str, bool]]) -> tuple[int, float, float]:
+    """Of (start, end, client, timed): most clients at once, their number integrated over the seconds in which a timed
+    answer was under way, and these seconds."""
+    events = sorted(
+        e for start, end, client, timed in spans for e in ((start, 1, client, timed), (end, -1, client, timed))
+    )
+    busy: dict[str, int] = defaultdict(int)
+    most, total, seconds, timing, at = 0, 0.0, 0.0, 0, 0.0
+    for when, change, client, timed in events:
+        if timing:
+            most, total, seconds = max(most, len(busy)), total + len(busy) * (when - at), seconds + when - at
+        at, timing = when, timing + change * timed
+        busy[client] += change
+        if not busy[client]:
+            del busy[client]
+    return most, total, seconds
 
 
 def share(records: Iterable[Record]) -> float | None:

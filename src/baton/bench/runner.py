@@ -71,9 +71,9 @@ def run_compare(
         out: folder of the run; `runs/<name of the recipe>` if None.
         routers: labels of the arms to run; all if None.
         limit, concurrency, seed: in place of the recipe's.
-        shard: `2/8` answers every eighth question of the quality pass, from the second on, into a folder of its own;
-            `merge` puts the shards of several processes or machines together, and the comparison without a shard
-            then has only the latency pass left.
+        shard: `2/8` answers every eighth question, from the second on, into a folder of its own; `merge` puts the
+            shards of several processes or machines together. The latency pass is left to the comparison without a
+            shard that follows, unless the recipe has `latency.sharded`.
 
     0: the comparison is there. 1: it is there but invalid (too many failures). 2: something in the recipe, the
     models or the questions cannot be used; said in one line. 130: stopped by Ctrl-C; the same command resumes.
@@ -167,11 +167,15 @@ class _Runner:
         shard: Shard | None,
     ):
         config = recipe.config
+        self.part, self.parts = shard or (0, 1)
+        self.timed = frozenset(q.id for q in asked[LATENCY])
         if shard is not None:
-            part, parts = shard
-            asked = {**asked, QUALITY: asked[QUALITY][part::parts], LATENCY: []}
+            own = slice(self.part, None, self.parts)
+            sharded = config.latency is not None and config.latency.sharded
+            asked = {**asked, QUALITY: asked[QUALITY][own], LATENCY: asked[LATENCY][own] if sharded else []}
         self.recipe, self.config, self.pair = recipe, config, pair
         self.folder, self.show, self.asked = folder, show, asked
+        self.client = f"{environment.machine()} {self.part + 1}/{self.parts}"
         self.options = _options(config)
         self.grader = Grader(config.grader_timeout_s)
         self.done = folder.done()
@@ -239,14 +243,13 @@ class _Runner:
         left = [(q, c) for q in questions for c in contestants if (LATENCY, c.label, q.id, 0) not in self.done]
         if config is None or not left:
             return
-        timed = {q.id for q in questions}
-        others = [q for q in self.asked[QUALITY] if q.id not in timed] or questions
+        others = [q for q in self.asked[QUALITY] if q.id not in self.timed] or questions
         for question in others[: config.warmup]:
             for contestant in contestants:
                 await self._attempt((LATENCY, contestant.label, question.id, 0), contestant, question)
         for turn, block in enumerate(_blocks(questions, config.concurrency)):
-            # Each arm comes first equally often.
-            first = turn % len(contestants)
+            # Each arm comes first equally often, over all shards together.
+            first = (turn * self.parts + self.part) % len(contestants)
             for contestant in [*contestants[first:], *contestants[:first]]:
                 self.pair.forget()
                 async with asyncio.TaskGroup() as group:
@@ -285,7 +288,7 @@ class _Runner:
                     return None
                 continue
             trace.extra |= question.extra
-            trace.extra |= {"pass": key[0], "arm": key[1], "started": started}
+            trace.extra |= {"pass": key[0], "arm": key[1], "started": started, "client": self.client}
             trace.extra |= {"level": question.level, "gold": question.answer}
             if key[0] == QUALITY and torch.cuda.is_available():
                 trace.extra["gpu_memory_bytes"] = torch.cuda.max_memory_allocated()
@@ -419,19 +422,23 @@ def _write_results(
             if record.key[0] != CALIBRATION:
                 answers.write(json.dumps(metrics.answer_row(trace), ensure_ascii=False) + "\n")
     part.replace(folder.path / "answers.jsonl")
-    results = metrics.results(run, _header(recipe, asked, shares, points))
+    results = metrics.results(run, _header(recipe, asked, shares, points, metrics.clients(run)))
     write_json(folder.path / "results.json", results)
     return results
 
 
 def _header(
-    recipe: Recipe, asked: Mapping[str, Sequence[Question]], shares: Mapping[str, float], points: Mapping[str, Any]
+    recipe: Recipe,
+    asked: Mapping[str, Sequence[Question]],
+    shares: Mapping[str, float],
+    points: Mapping[str, Any],
+    clients: Mapping[str, float] | None,
 ) -> dict[str, Any]:
     """The part of `results.json` that is no arm's."""
     config = recipe.config
     calibration = {"split": config.calibration.split, "questions": len(asked[CALIBRATION]), "target_share": shares}
     calibration |= {"points": points} if points else {}
-    latency = config.latency and {"loop": "closed", "concurrency": config.latency.concurrency}
+    latency = config.latency and {"loop": "closed", "concurrency": config.latency.concurrency, "clients": clients}
     models = {Role.TARGET: config.pair.target, Role.DRAFT: config.pair.draft}
     return {
         "name": config.name,
