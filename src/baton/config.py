@@ -18,7 +18,7 @@ from baton import nano
 from baton.engines.base import Sampling, Speculation
 from baton.generation import Budget, Options
 
-EngineKind = Literal["transformers"]
+EngineKind = Literal["transformers", "simulated"]
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -39,7 +39,8 @@ class ModelConfig(Strict):
     """One model of a pair and the engine that runs it."""
 
     model: str = Field(min_length=1)
-    """A folder (absolute, or relative to the YAML's folder), a hub id, or `nano:target` / `nano:draft`."""
+    """A folder (absolute, or relative to the YAML's folder), a hub id, or `nano:target` / `nano:draft`. For the
+    `simulated` engine a file of costs and the role it plays: `costs.yaml#target`."""
     engine: EngineKind = "transformers"
     device: str = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -420,9 +421,10 @@ def pair_options(config: PairConfig, seed: int = 0) -> Options:
 
 
 def model_path(model: str, base: Path) -> str:
-    """Where a model is: a folder relative to `base` wins over a hub id."""
-    folder = base / Path(model).expanduser()
-    return str(folder) if folder.is_dir() else model
+    """Where a model is: a folder (or file of costs) relative to `base` wins over a hub id."""
+    path = base / Path(model).expanduser()
+    file = base / Path(model.partition("#")[0]).expanduser()
+    return str(path) if path.is_dir() or file.is_file() else model
 
 
 def cue_profile(config: PairConfig, base: Path) -> Path | None:

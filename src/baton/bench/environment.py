@@ -65,7 +65,10 @@ def fingerprint(folder: Path) -> str:
 
 
 def weights(model: ModelConfig, base: Path) -> str | None:
-    """Digest of a model that lies in a folder (relative to `base`); None for one from the hub, which has a revision."""
+    """Digest of a model (or costs) that lies under `base`; None for one from the hub, which has a revision."""
+    costs = base / Path(model.model.partition("#")[0]).expanduser()
+    if costs.is_file():
+        return hashlib.sha256(costs.read_bytes()).hexdigest()
     shipped = model.model.removeprefix("nano:")
     folder = nano.pair_paths()[shipped] if shipped != model.model else base / Path(model.model).expanduser()
     return fingerprint(folder) if folder.is_dir() else None

@@ -8,6 +8,7 @@ from baton.engines.base import Engine
 
 KINDS = {
     "transformers": ("baton.engines.transformers", "TransformersEngine"),
+    "simulated": ("baton.engines.simulated", "SimulatedEngine"),
 }
 
 

@@ -185,6 +185,12 @@ class ModelCosts(Strict):
     slowdown: Annotated[tuple[tuple[float, float], ...], BeforeValidator(_slowdown)] = ((1.0, 1.0),)
     """How much longer a step takes with n steps in flight: a mapping `{1: 1, 16: 1.1}`, linear between its points and
     beyond them, or one number, added for each step after the first."""
+    context_s: float = Field(default=0.0, ge=0)
+    """Seconds that a forward takes longer for each token of context it attends to; of the `simulated` engine only (a
+    plan has it in its time a token)."""
+    noise: float = Field(default=0.0, ge=0, le=3)
+    """Spread of a forward's time, the standard deviation of its logarithm; the mean stays. Of the `simulated` engine
+    only."""
 
     @model_validator(mode="after")
     def _one_time(self) -> ModelCosts:
@@ -279,8 +285,20 @@ class Speculation(Strict):
     """Whether the draft's engine speculates as well, with the same gain."""
 
 
+class Simulation(Strict):
+    """What the `simulated` engine writes. A plan takes nothing from it."""
+
+    target_accuracy: float = Field(default=0.8, ge=0, le=1)
+    """Probability that an answer is right if the target wrote all of its steps."""
+    draft_accuracy: float = Field(default=0.6, ge=0, le=1)
+    agreement: float = Field(default=0.5, ge=0, le=1)
+    """How far two answers to one question are right together: correlation of what decides them (0: independent)."""
+    steps: Annotated[Lengths | None, BeforeValidator(_lengths)] = None
+    """Steps of an answer, drawn for each question; the pair's `steps` if null."""
+
+
 class Costs(Strict):
-    """A pair as `baton plan` sees it."""
+    """A pair as `baton plan` and the `simulated` engine see it."""
 
     name: str = "pair"
     target: ModelCosts
@@ -298,6 +316,7 @@ class Costs(Strict):
     """Branches a step, at most."""
     steps: int = Field(default=60, ge=2)
     """Steps of an answer."""
+    simulation: Simulation = Simulation()
 
     @model_validator(mode="after")
     def _target_scores(self) -> Costs:
