@@ -95,7 +95,7 @@ def test_a_perfect_score_still_has_an_uncertain_accuracy():
 def test_ratios_are_paired_by_question():
     target, arm = np.array([1.0, 10.0, 100.0] * 10), np.array([0.5, 5.0, 50.0] * 10)
     assert statistics.ratio_interval(target, arm) == pytest.approx((2.0, 2.0))
-    assert statistics.median_ratio_interval(target, arm) == pytest.approx((2.0, 2.0))
+    assert statistics.quantile_ratio_interval(target, arm) == pytest.approx((2.0, 2.0))
 
 
 def test_the_same_seed_gives_the_same_interval():
@@ -107,9 +107,23 @@ def test_the_same_seed_gives_the_same_interval():
 def test_one_question_has_no_interval():
     assert statistics.mean_interval([[1.0, 0.0]]) is None
     assert statistics.difference_interval([1.0], [0.0]) is None
-    assert statistics.median_ratio_interval([1.0], [2.0]) is None
+    assert statistics.quantile_ratio_interval([1.0], [2.0]) is None
     assert statistics.percentile_interval([], 0.5) is None
 
 
 def test_an_arm_is_as_fast_as_itself_beyond_doubt():
     assert statistics.ratio_interval([1.0, 2.0, 4.0], [1.0, 2.0, 4.0]) == pytest.approx((1.0, 1.0))
+
+
+def test_a_quotient_of_pooled_ratios_is_paired_and_has_none_where_it_has_no_sense():
+    part, whole = np.arange(1.0, 31), np.full(30, 2.0)
+    assert statistics.pooled_quotient_interval((3 * part, whole), (part, whole)) == pytest.approx((3.0, 3.0))
+    assert statistics.pooled_quotient_interval((part, whole), (0 * part, whole)) is None
+    low, high = statistics.pooled_quotient_interval((part, whole), (part[::-1], whole))
+    assert low < 1 < high
+
+
+def test_a_ratio_of_quantiles_is_that_of_the_tail_it_names():
+    slow_tail = np.where(np.arange(200) % 10 == 0, 10.0, 1.0)
+    assert statistics.quantile_ratio_interval(slow_tail, np.ones(200)) == pytest.approx((1.0, 1.0))
+    assert statistics.quantile_ratio_interval(slow_tail, np.ones(200), 0.99)[1] == pytest.approx(10.0)

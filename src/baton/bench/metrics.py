@@ -396,7 +396,7 @@ def _speedup(timed: list[Record], baseline: list[Record]) -> dict[str, Any]:
         return out
     ours, theirs = (np.asarray([r.seconds for r in records]) for records in (timed, baseline))
     out["p50"] = float(np.median(theirs) / np.median(ours))
-    out["p50_ci"] = _listed(statistics.median_ratio_interval(theirs, ours))
+    out["p50_ci"] = _listed(statistics.quantile_ratio_interval(theirs, ours))
     if len(ours) >= P99_ANSWERS:
         out["p99"] = float(np.quantile(theirs, 0.99) / np.quantile(ours, 0.99))
     out["mean"] = float(np.mean(theirs / ours))

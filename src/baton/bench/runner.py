@@ -22,7 +22,7 @@ import torch
 from rich.console import Console
 
 from baton import generation
-from baton.bench import environment, metrics, tasks, terminal
+from baton.bench import environment, metrics, pareto, tasks, terminal
 from baton.bench.folder import RunFolder
 from baton.bench.grading import Grader
 from baton.bench.metrics import CALIBRATION, LATENCY, QUALITY, Key, Run
@@ -423,6 +423,7 @@ def _write_results(
                 answers.write(json.dumps(metrics.answer_row(trace), ensure_ascii=False) + "\n")
     part.replace(folder.path / "answers.jsonl")
     results = metrics.results(run, _header(recipe, asked, shares, points, metrics.clients(run)))
+    results["pareto"] = pareto.fronts(run)
     write_json(folder.path / "results.json", results)
     return results
 
