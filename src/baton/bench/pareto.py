@@ -123,14 +123,15 @@ def _front(
     drawn = [np.stack([of[label].under(weights) for label in labels], axis=1) for of in (accuracy, costs)]
     whole = ~np.any(np.isnan(drawn[0]) | np.isnan(drawn[1]), axis=1)
     on_front = ~_beaten(drawn[0][whole], drawn[1][whole]).any(axis=2)
-    stability = on_front.mean(axis=0) if weights.shape[1] > 1 and whole.any() else [None] * len(labels)
+    known = weights.shape[1] > 1 and bool(whole.any())
+    stability = on_front.mean(axis=0) if known else np.full(len(labels), np.nan)
     rows = [
         {
             "label": label,
             "cost": float(cost[0, n]),
             "accuracy": float(right[0, n]),
             "on_front": not beaten[n].any(),
-            "stability": None if stability[n] is None else float(stability[n]),
+            "stability": float(stability[n]) if known else None,
             "dominated_by": [labels[m] for m in np.flatnonzero(beaten[n])],
         }
         for n, label in enumerate(labels)
