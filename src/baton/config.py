@@ -17,6 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from baton import nano
 from baton.engines.base import Sampling, Speculation
 from baton.generation import Budget, Options
+from baton.trace import Role
 
 EngineKind = Literal["transformers", "simulated"]
 M = TypeVar("M", bound=BaseModel)
@@ -281,6 +282,21 @@ class PointConfig(Strict):
         return self
 
 
+class ArmSpeculation(Strict):
+    """Token-level speculation of one arm. A model that is left out speculates as the pair says; null is without."""
+
+    target: Annotated[Speculation | None, _keyed("method")] = None
+    draft: Annotated[Speculation | None, _keyed("method")] = None
+
+    def over(self, pair: PairConfig) -> dict[Role, Speculation | None]:
+        """What each model of the pair does in this arm."""
+        asked = self.model_fields_set
+        return {
+            Role.TARGET: self.target if "target" in asked else pair.target.speculative,
+            Role.DRAFT: self.draft if "draft" in asked else pair.draft.speculative,
+        }
+
+
 class RouterConfig(Strict):
     """One arm of a comparison."""
 
@@ -294,6 +310,8 @@ class RouterConfig(Strict):
     """Operating point that the arm takes its knobs from; goes with `points`."""
     points: str | None = None
     """File that `baton calibrate thresholds` wrote, relative to the recipe's folder."""
+    speculative: ArmSpeculation = ArmSpeculation()
+    """In place of the pair's, for this arm alone."""
 
     @property
     def name(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from baton.engines.base import Engine, LoadError, Speculation
 from baton.scorers import scorer_class
 from baton.scorers.base import Scorer
 from baton.trace import Role, speculating
+
+Speculating = Mapping[Role, Speculation | None]
+"""What token-level speculation each role's model does."""
 
 
 @dataclass(slots=True)
@@ -69,6 +73,58 @@ class Pair:
     async def close(self) -> None:
         await asyncio.gather(*(scorer.close() for scorer in self.scorers.values()))
         await asyncio.gather(*(engine.close() for engine in self.engines.values()))
+
+
+class Pairs:
+    """A pair under every token-level speculation that a comparison asks for; its models are loaded once."""
+
+    def __init__(self, config: PairConfig, base: Path):
+        """Loads the pair as its configuration says.
+
+        Raises:
+            ValueError: as `Pair.load`.
+        """
+        self._config, self._base = config, base
+        self.plain = Pair.load(config, base)
+        models = {Role.TARGET: config.target, Role.DRAFT: config.draft}
+        self._engines = {(r, models[r].speculative): engine for r, engine in self.plain.engines.items()}
+        self._pairs = {_key({r: m.speculative for r, m in models.items()}): self.plain}
+
+    def speculating(self, asked: Speculating) -> Pair:
+        """The pair whose models speculate as asked.
+
+        Raises:
+            ValueError: an engine does not do that speculation, or cannot change what it does.
+        """
+        if (known := self._pairs.get(_key(asked))) is not None:
+            return known
+        engines = {role: self._engine(role, speculative) for role, speculative in asked.items()}
+        # A scorer that reads a model of the pair reads the arm's own, whose cache has the answer.
+        scorers = {
+            name: scorer_class(scorer.kind).load(name, scorer, engines, self._base)
+            if getattr(scorer, "role", None)
+            else self.plain.scorers[name]
+            for name, scorer in self._config.scorers.items()
+        }
+        made = self._pairs[_key(asked)] = Pair(self.plain.name, engines, scorers)
+        return made
+
+    def _engine(self, role: Role, speculative: Speculation | None) -> Engine:
+        if (role, speculative) not in self._engines:
+            try:
+                made = self.plain.engines[role].speculating(_speculation(speculative, self._base))
+            except LoadError as error:
+                raise ValueError(f"speculative.{role}.{error.field.removeprefix('speculative.')}: {error}") from None
+            self._engines[role, speculative] = made
+        return self._engines[role, speculative]
+
+    async def close(self) -> None:
+        for pair in self._pairs.values():
+            await pair.close()
+
+
+def _key(asked: Speculating) -> tuple[Speculation | None, ...]:
+    return asked[Role.TARGET], asked[Role.DRAFT]
 
 
 def load_engine(model: ModelConfig, base: Path) -> Engine:

@@ -45,7 +45,7 @@ def results(arms, traces, samples=1, params=None, questions=None):
     asked = questions or {
         name: sorted({t.question for t in traces if t.extra["pass"] == name}) for name in (QUALITY, LATENCY)
     }
-    run = Run(arms, {k: v for k, v in asked.items() if v}, samples, params or {})
+    run = Run(arms, {k: v for k, v in asked.items() if v}, samples, {a.label: params or {} for a in arms})
     for trace in traces:
         run.add(metrics.record(Trace.from_json(json.loads(trace.dumps()))))
     return metrics.results(run, {"pair": "p"})

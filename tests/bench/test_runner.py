@@ -300,6 +300,32 @@ def test_arms_take_turns_in_the_latency_pass_one_answer_at_a_time(recipe, tmp_pa
         assert before.extra["started"] + before.seconds <= after.extra["started"] + 0.001
 
 
+def test_an_arm_may_speculate_in_its_own_way_and_writes_the_same_tokens(recipe, tmp_path):
+    pair = {**PAIR, "target": {"model": "nano:draft", "speculative": "ngram"}}
+    lookup = {"method": "ngram", "tokens": 3, "ngram_min": 1}
+    arms = [
+        {"router": "target", "label": "plain", "speculative": {"target": None}},
+        {"router": "target", "label": "fast", "speculative": {"target": lookup}},
+        "target",
+        {"router": "random", "knobs": {"share": 0.5}, "speculative": {"draft": "ngram"}},
+    ]
+    out = tmp_path / "run"
+    assert run_compare(recipe(pair=pair, routers=arms), out=out) == 0
+    found = {a["label"]: a for a in results(out)["arms"]}
+    assert found["plain"]["speculation"] is None
+    assert found["fast"]["speculation"]["target"]["tokens"] == 3
+    assert found["random"]["speculation"].keys() == {"target", "draft"}
+    wrote = tokens(out)
+    for (name, arm, question, sample), ids in wrote.items():
+        if arm in ("fast", "target"):
+            assert ids == wrote[name, "plain", question, sample]
+    assert found["plain"]["acceptance_length"] is None
+    assert found["fast"]["acceptance_length"] > 1
+    # Against the plain target, and against the first one that speculates.
+    assert found["plain"]["speedup"]["p50"] == found["fast"]["speedup_vs_speculation"]["p50"] == 1.0
+    assert found["fast"]["speedup"]["p50"] * found["plain"]["speedup_vs_speculation"]["p50"] == pytest.approx(1)
+
+
 def test_a_folder_serves_one_recipe_and_the_refusal_names_the_field(recipe, tmp_path, capsys):
     out = tmp_path / "run"
     assert run_compare(recipe(latency=None), out=out, limit=1, routers=["draft"]) == 0
@@ -384,6 +410,14 @@ def test_a_torn_last_line_is_dropped_and_a_damaged_one_is_named(tmp_path):
         (
             {"pair": {**PAIR, "target": "models/none/here"}},
             ["recipe.yaml: pair.target.model: ", "no such folder"],
+        ),
+        (
+            {"routers": [{"router": "target", "speculative": {"target": "mtp"}}]},
+            ["recipe.yaml: target: speculative.target.method: engine 'transformers' does not do 'mtp'"],
+        ),
+        (
+            {"routers": [{"router": "target", "speculative": {"judge": "ngram"}}]},
+            ["recipe.yaml: routers[0].speculative.judge: unknown field", "use one of target, draft"],
         ),
         ({"rooters": []}, ["recipe.yaml: rooters: unknown field", "did you mean 'routers'"]),
         (

@@ -94,6 +94,24 @@ async def test_tokens_and_features_are_those_without_speculation(
     assert fast.metrics()["tokens_accepted"] > 0 or (speculation is NGRAM and sampling.temperature > 0.5)
 
 
+async def test_engines_that_share_a_model_run_side_by_side_and_change_nothing(make: Make) -> None:
+    read = Read(features=frozenset((ENTROPY,)), hidden="tokens")
+    plain = make()
+    expected = [await write(plain, p, 60, read=read) for p in PROMPTS]
+    fast = plain.speculating(NGRAM)
+    try:
+        assert (plain.speculation, fast.speculation) == (None, NGRAM)
+        both = await asyncio.gather(*(write(e, p, 60, read=read) for p in PROMPTS for e in (plain, fast)))
+        for want, got in zip((w for w in expected for _ in range(2)), both, strict=True):
+            assert got.ids == want.ids
+            assert torch.equal(torch.stack(got.all("hidden")), torch.stack(want.all("hidden")))
+        assert fast.metrics()["tokens_accepted"] > 0 == plain.metrics()["tokens_accepted"]
+        await fast.close()
+        assert (await write(plain, PROMPTS[0], 60, read=read)).ids == expected[0].ids
+    finally:
+        await fast.close()
+
+
 @pytest.mark.parametrize("sampling", [Sampling(), WARM], ids=["greedy", "sampled"])
 async def test_logits_are_bitwise_those_without_speculation(
     make: Make, sampling: Sampling, monkeypatch: pytest.MonkeyPatch

@@ -190,8 +190,8 @@ class Run:
     questions: Mapping[str, Collection[str]]
     """Question ids by pass."""
     samples: int = 1
-    params: Mapping[str, int] = field(default_factory=dict)
-    """Parameters of each model, by role or scorer."""
+    params: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """By arm, parameters of each model, by role or scorer."""
     records: dict[tuple[str, str], dict[tuple[str, int], Record]] = field(default_factory=dict)
 
     def add(self, r: Record) -> None:
@@ -279,10 +279,13 @@ def results(run: Run, header: Mapping[str, Any]) -> dict[str, Any]:
     """The content of `results.json`. `header` holds what is not read from traces (pair, task, split, load ...).
 
     Deltas, McNemar's test (adjusted by Holm over all arms) and speed-ups are against the first arm whose router is
-    `target`; without one they are None.
+    `target`, one whose target does not speculate if there is one; `speedup_vs_speculation` is against the first whose
+    target does. Without such an arm they are None.
     """
-    baseline = next((a for a in run.arms if a.router == "target"), None)
-    arms = [_arm(run, arm, baseline) for arm in run.arms]
+    targets = [a for a in run.arms if a.router == "target"]
+    speculating = next((a for a in targets if Role.TARGET in (a.speculation or {})), None)
+    baseline = next((a for a in targets if Role.TARGET not in (a.speculation or {})), speculating)
+    arms = [_arm(run, arm, baseline, speculating) for arm in run.arms]
     tested = [a for a in arms if a["mcnemar_p"] is not None]
     for arm, p in zip(tested, statistics.holm([a["mcnemar_p"] for a in tested]), strict=True):
         arm["mcnemar_p"] = p
@@ -305,7 +308,7 @@ def _invalid(run: Run) -> str | None:
     return None
 
 
-def _arm(run: Run, arm: Arm, baseline: Arm | None) -> dict[str, Any]:
+def _arm(run: Run, arm: Arm, baseline: Arm | None, speculating: Arm | None) -> dict[str, Any]:
     answers = run.scored(QUALITY, arm)
     timed = run.scored(LATENCY, arm)
     other = None if baseline is None or baseline is arm else baseline
@@ -337,9 +340,9 @@ def _arm(run: Run, arm: Arm, baseline: Arm | None) -> dict[str, Any]:
         "throughput_tps": _throughput(timed),
         "goodput_rps": None,
         "speedup": _speedup(timed, run.scored(LATENCY, baseline) if baseline else []),
-        "speedup_vs_speculation": None,
+        "speedup_vs_speculation": _speedup(timed, run.scored(LATENCY, speculating)) if speculating else None,
         "tokens": _tokens(answers),
-        "flops": flops(answers, run.params),
+        "flops": flops(answers, run.params.get(arm.label, {})),
         "gpu_memory_bytes": max((r.gpu_memory for r in everything if r.gpu_memory is not None), default=None),
         "energy_j": None,
         "ece": None,

@@ -31,7 +31,7 @@ from baton.bench.terminal import Progress
 from baton.calibrate.points import Asked, Points, check_fit, generation_settings
 from baton.config import ConfigError, ModelConfig, Recipe, RecipeConfig, RouterConfig, cue_profile, load_recipe
 from baton.generation import Options, Router, generate
-from baton.pair import Pair
+from baton.pair import Pair, Pairs, Speculating
 from baton.records import write_json
 from baton.routers import check, create
 from baton.trace import Role, Trace
@@ -135,23 +135,23 @@ async def compare(recipe: Recipe, out: Path, show: Progress, shard: Shard | None
         asked[CALIBRATION] = tasks.load(config.task, split, recipe.base, limit)
         tasks.check_disjoint(questions, asked[CALIBRATION])
     try:
-        pair = Pair.load(config.pair, recipe.pair_base)
+        pairs = Pairs(config.pair, recipe.pair_base)
     except (ValueError, FileNotFoundError) as error:
         raise ConfigError(f"{recipe.path}: {error}") from None
     try:
         for contestant in involved:
-            _check(recipe, contestant, pair)
+            _check(recipe, contestant, pairs)
         folder = RunFolder(out, _identity(recipe, involved, asked), environment.describe())
         try:
-            run = _Runner(recipe, pair, folder, show, asked, shard)
+            run = _Runner(recipe, pairs, folder, show, asked, shard)
             contestants = await run.all()
             if shard is not None:
                 return None
-            return _write_results(recipe, pair, folder, asked, contestants, run.shares, points)
+            return _write_results(recipe, pairs, folder, asked, contestants, run.shares, points)
         finally:
             folder.close()
     finally:
-        await pair.close()
+        await pairs.close()
 
 
 class _Runner:
@@ -160,7 +160,7 @@ class _Runner:
     def __init__(
         self,
         recipe: Recipe,
-        pair: Pair,
+        pairs: Pairs,
         folder: RunFolder,
         show: Progress,
         asked: Mapping[str, Sequence[Question]],
@@ -173,7 +173,7 @@ class _Runner:
             own = slice(self.part, None, self.parts)
             sharded = config.latency is not None and config.latency.sharded
             asked = {**asked, QUALITY: asked[QUALITY][own], LATENCY: asked[LATENCY][own] if sharded else []}
-        self.recipe, self.config, self.pair = recipe, config, pair
+        self.recipe, self.config, self.pairs = recipe, config, pairs
         self.folder, self.show, self.asked = folder, show, asked
         self.client = f"{environment.machine()} {self.part + 1}/{self.parts}"
         self.options = _options(config)
@@ -251,7 +251,7 @@ class _Runner:
             # Each arm comes first equally often, over all shards together.
             first = (turn * self.parts + self.part) % len(contestants)
             for contestant in [*contestants[first:], *contestants[:first]]:
-                self.pair.forget()
+                self._pair(contestant).forget()
                 async with asyncio.TaskGroup() as group:
                     for question in block:
                         if (LATENCY, contestant.label, question.id, 0) not in self.done:
@@ -270,6 +270,9 @@ class _Runner:
         self.done[key] = grade
         self.show.advance(name, contestant.label, grade)
 
+    def _pair(self, contestant: Contestant) -> Pair:
+        return self.pairs.speculating(_speculating(self.recipe, contestant.config))
+
     async def _attempt(self, key: Key, contestant: Contestant, question: Question) -> Trace | None:
         """A trace, or None if every attempt failed. Errors that trying again cannot mend get one attempt."""
         for attempt in range(self.config.retries + 1):
@@ -278,7 +281,7 @@ class _Runner:
             started = time.time()
             try:
                 trace = await generate(
-                    self.pair, contestant.router, question.question,
+                    self._pair(contestant), contestant.router, question.question,
                     options=self.options, question_id=question.id, sample=key[3],
                 )  # fmt: skip
             except Exception as error:
@@ -312,13 +315,16 @@ def _contestant(recipe: Recipe, config: RouterConfig, share: float = 0.0) -> Con
     except ValueError as error:
         raise ConfigError(f"{recipe.path}: routers: {error}") from None
     engines = "+".join(dict.fromkeys((pair.target.engine, pair.draft.engine)))
-    models = {Role.TARGET.value: pair.target, Role.DRAFT.value: pair.draft}
-    speculation = {role: asdict(m.speculative) for role, m in models.items() if m.speculative is not None}
+    speculation = {role.value: asdict(s) for role, s in _speculating(recipe, config).items() if s is not None}
     # Paths as the recipe has them, if it has: what is read from them is among the knobs, where they lie is not.
     paths = {f.name for f in fields(router) if f.metadata.get("path")}  # type: ignore[arg-type]
     shown = {**{k: v for k, v in generation.knobs(router).items() if k not in paths}, **knobs}
     arm = metrics.Arm(config.name, config.router, shown, engines, speculation or None, config.share_of)
     return Contestant(arm, router, config)
+
+
+def _speculating(recipe: Recipe, arm: RouterConfig) -> Speculating:
+    return arm.speculative.over(recipe.config.pair)
 
 
 def _operating(recipe: Recipe, config: RouterConfig) -> tuple[Points, Asked] | None:
@@ -370,11 +376,11 @@ def _options(config: RecipeConfig) -> Options:
     )
 
 
-def _check(recipe: Recipe, contestant: Contestant, pair: Pair) -> None:
+def _check(recipe: Recipe, contestant: Contestant, pairs: Pairs) -> None:
     try:
-        check(contestant.router, pair)
+        check(contestant.router, pairs.speculating(_speculating(recipe, contestant.config)))
     except ValueError as error:
-        raise ConfigError(f"{recipe.path}: {error}") from None
+        raise ConfigError(f"{recipe.path}: {contestant.label}: {error}") from None
 
 
 def _identity(
@@ -383,6 +389,7 @@ def _identity(
     """What makes a run this one: the resolved recipe, what files gave its knobs, digests of weights and questions."""
     models = [recipe.config.pair.target, recipe.config.pair.draft]
     beside: list[ModelConfig | str | None] = [m.speculative.model for m in models if m.speculative]
+    beside += [s.model for arm in recipe.config.routers for s in _speculating(recipe, arm).values() if s]
     beside += [getattr(scorer, "model", None) for scorer in recipe.config.pair.scorers.values()]
     models += [m if isinstance(m, ModelConfig) else ModelConfig(model=m) for m in beside if m]
     digests = {
@@ -399,7 +406,7 @@ def _identity(
 
 def _write_results(
     recipe: Recipe,
-    pair: Pair,
+    pairs: Pairs,
     folder: RunFolder,
     asked: Mapping[str, Sequence[Question]],
     contestants: Sequence[Contestant],
@@ -412,7 +419,7 @@ def _write_results(
         arms=[c.arm for c in contestants],
         questions={name: [q.id for q in asked[name]] for name in (QUALITY, LATENCY) if asked[name]},
         samples=config.samples,
-        params=pair.parameters,
+        params={c.label: pairs.speculating(_speculating(recipe, c.config)).parameters for c in contestants},
     )
     part = folder.path / "answers.jsonl.part"
     with part.open("w", encoding="utf-8") as answers:

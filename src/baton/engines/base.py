@@ -317,6 +317,19 @@ class Engine(ABC):
         """
         raise LoadError(f"engine: {cls.kind!r} cannot be loaded from a configuration; make it in Python")
 
+    def speculating(self, speculative: Speculation | None) -> Engine:
+        """The same model under other token-level speculation (none if None), with a cache of its own.
+
+        Weights are shared where the engine can. Each of the two is closed by itself.
+
+        Raises:
+            LoadError: the speculation is not supported, or the engine fixes it when it is loaded.
+        """
+        raise LoadError(
+            f"engine {self.kind!r} fixes its speculation when it is loaded; set it in the pair, for a run of its own",
+            "speculative",
+        )
+
     @abstractmethod
     def open(self, prompt: Sequence[int]) -> Session:
         """A session whose prefixes all begin with `prompt` (token ids)."""

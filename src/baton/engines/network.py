@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -33,7 +34,8 @@ class Network:
         self.vocabulary, self.context = vocabulary, context
         self._edge = torch.zeros(context + BLOCK, dtype=geometry.dtype, device=geometry.device)
         self._edge[context:] = float("-inf")
-        self._states: Tensor | None = None
+        # Several networks, each with a thread of its own, may share a model: a forward's states are its thread's.
+        self._seen = threading.local()
         model.get_output_embeddings().register_forward_pre_hook(self._see)
 
     def prepare(self) -> None:
@@ -65,10 +67,9 @@ class Network:
         out = self.model(
             input_ids=packed[:1], position_ids=packed[1:], use_cache=False, logits_to_keep=keep, step=step
         )  # fmt: skip
-        assert self._states is not None
         for part in parts:
             part.cache.append(part.ids)
-        return out.logits[0, :, : self.vocabulary], self._states[0]
+        return out.logits[0, :, : self.vocabulary], self._seen.states[0]
 
     def _see(self, module: Any, args: tuple[Tensor, ...]) -> None:
-        self._states = args[0]
+        self._seen.states = args[0]

@@ -86,7 +86,11 @@ class TransformersEngine(Engine):
         self.context = context or _context(model, name)
         self.vocabulary = _vocabulary(model, tokenizer, name)
         self.speculation = speculative
-        self._tokenizer = tokenizer
+        self._model, self._tokenizer = model, tokenizer
+        self._settings: dict[str, Any] = {
+            "name": name, "cache_bytes": cache_bytes, "max_batch": max_batch, "max_batch_tokens": max_batch_tokens,
+            "threads": threads, "context": context,
+        }  # fmt: skip
         self._parameters = float(model.num_parameters())
         self._draft_parameters = float(draft[0].num_parameters()) if draft is not None else 0.0
         network = _network(model, name, self.vocabulary, self.context)
@@ -145,15 +149,14 @@ class TransformersEngine(Engine):
             device = "cuda" if torch.cuda.is_available() else "cpu"
         if dtype == "auto" and device == "cpu":
             dtype = "float32"
-        _check_method(speculative)
-        draft: tuple[Any, Any] | None = None
-        if speculative is not None and speculative.method == "draft_model":
-            try:
-                draft = _pretrained(str(speculative.model), device, dtype)
-            except LoadError as error:
-                raise LoadError(str(error), "speculative.model") from error
+        draft = _proposing(speculative, device, dtype)
         model, tokenizer = _pretrained(str(path), device, dtype, revision, trust_remote_code)
         return cls(model, tokenizer, name=str(path), speculative=speculative, draft=draft, **settings)
+
+    def speculating(self, speculative: Speculation | None) -> TransformersEngine:
+        model = self._model
+        draft = _proposing(speculative, str(model.device), str(model.dtype).removeprefix("torch."))
+        return TransformersEngine(model, self._tokenizer, speculative=speculative, draft=draft, **self._settings)
 
     def open(self, prompt: Sequence[int]) -> Session:
         return TransformersSession(self._worker, Place(Prefix(prompt)))
@@ -311,6 +314,21 @@ def _pretrained(
         said = f"{type(error).__name__}: {error}"
         raise LoadError(f"{name}: cannot be loaded: {' '.join(said.split())}; check its files") from error
     return model.to(device), tokenizer
+
+
+def _proposing(speculative: Speculation | None, device: str, dtype: str) -> tuple[Any, Any] | None:
+    """The model that proposes and its tokenizer, for the method that needs them.
+
+    Raises:
+        LoadError: they cannot be loaded, or the engine does not do the method.
+    """
+    _check_method(speculative)
+    if speculative is None or speculative.method != "draft_model":
+        return None
+    try:
+        return _pretrained(str(speculative.model), device, dtype)
+    except LoadError as error:
+        raise LoadError(str(error), "speculative.model") from error
 
 
 def check_device(device: str) -> None:
