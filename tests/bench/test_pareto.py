@@ -15,7 +15,12 @@ def run_of(arms: dict[str, tuple[float, float, int]], n: int = 60, seed: int = 0
     """Arms by label: accuracy, mean seconds, target tokens of 20; each answered all questions in both passes."""
     rng = np.random.default_rng(seed)
     ids = [f"q{k}" for k in range(n)]
-    run = Run([Arm(label, label, {}, "transformers") for label in arms], {QUALITY: ids, LATENCY: ids}, 1, params or {})
+    run = Run(
+        [Arm(label, label, {}, "transformers") for label in arms],
+        {QUALITY: ids, LATENCY: ids},
+        1,
+        {label: params or {} for label in arms},
+    )
     for label, (accuracy, seconds, target) in arms.items():
         segments = [segment(Role.TARGET, target), segment(Role.DRAFT, 20 - target)]
         for k, question in enumerate(ids):

@@ -107,7 +107,7 @@ def _parts(run: Run, axis: str, answers: Sequence[Record]) -> Iterator[tuple[Rec
     for r in answers:
         if axis == "target_share":
             yield r, float(r.target), float(r.kept)
-        elif (spent := metrics.flops([r], run.params)) is not None:
+        elif (spent := metrics.flops([r], run.params.get(r.key[1], {}))) is not None:
             yield r, spent, 1.0
 
 
