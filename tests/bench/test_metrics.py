@@ -193,6 +193,33 @@ def test_an_arm_is_compared_with_the_control_that_was_given_its_share():
     assert arms["random"]["control"] is None
 
 
+def split(arm, question, target, draft, grade):
+    return answer(arm, question, grade=grade, segments=[segment(Role.TARGET, target), segment(Role.DRAFT, draft)])
+
+
+def test_without_a_control_of_its_own_an_arm_is_compared_with_chance_mixed_to_its_share():
+    half, most = (Arm(f"random {s}", "random", {"share": s}, "transformers") for s in (0.5, 0.8))
+    arm = Arm("rsd", "rsd", {}, "transformers")
+    traces = []
+    for n in range(40):
+        q = str(n)
+        traces += [answer("target", q), split("draft", q, 0, 10, "wrong")]
+        traces.append(split(half.label, q, 5, 5, "correct" if n % 2 else "wrong"))
+        # Twice as long: the same weight of it brings twice the tokens.
+        traces.append(split(most.label, q, 16, 4, "correct" if n % 4 else "wrong"))
+        traces.append(split("rsd", q, 7, 3, "correct"))
+    arms = by_label(results([TARGET, DRAFT, half, most, arm], traces))
+    control = arms["rsd"]["control"]
+    assert control["label"] == "random 0.5 / random 0.8"
+    low, high = control["weights"]["random 0.5"], control["weights"]["random 0.8"]
+    assert low + high == pytest.approx(1)
+    assert (5 * low + 16 * high) / (10 * low + 20 * high) == pytest.approx(0.7)
+    assert control["accuracy_delta"] == pytest.approx(1 - (0.5 * low + 0.75 * high))
+    assert 0 < control["accuracy_delta_ci"][0] < control["accuracy_delta"] < control["accuracy_delta_ci"][1]
+    assert all(arms[a]["control"] is None for a in ("target", "draft", half.label, most.label))
+    assert by_label(results([TARGET, DRAFT, arm], traces))["rsd"]["control"] is None
+
+
 def test_samples_of_a_question_are_averaged():
     traces = [
         answer("target", q, sample=s, grade="correct" if s == 0 else "wrong") for q in ("a", "b") for s in range(4)
@@ -206,8 +233,9 @@ def test_levels_are_reported_apart():
     traces = [answer(question="a", level="1"), answer(question="b", level="2", grade="no_answer")]
     levels = results([TARGET], traces)["arms"][0]["by_level"]
     assert levels == {
-        "1": {"n": 1, "accuracy": 1.0, "target_share": 1.0}, "2": {"n": 1, "accuracy": 0.0, "target_share": 1.0},
-    }  # fmt: skip
+        "1": {"n": 1, "accuracy": 1.0, "target_share": 1.0, "draft_only": 0.0},
+        "2": {"n": 1, "accuracy": 0.0, "target_share": 1.0, "draft_only": 0.0},
+    }
 
 
 def latency(arm, seconds, started=0.0):

@@ -29,6 +29,8 @@ SCHEMA = 1
 QUALITY, LATENCY, CALIBRATION = "quality", "latency", "calibration"
 P99_ANSWERS = 300
 """Below this many answers a P99 says nothing."""
+CHANCE = ("random", "target", "draft")
+"""Routers that look at nothing: mixed, they have any target share."""
 FAILED_LIMIT = 0.01
 """Share of questions that may be missing before a comparison is invalid."""
 
@@ -312,7 +314,6 @@ def _arm(run: Run, arm: Arm, baseline: Arm | None, speculating: Arm | None) -> d
     answers = run.scored(QUALITY, arm)
     timed = run.scored(LATENCY, arm)
     other = None if baseline is None or baseline is arm else baseline
-    control = next((a for a in run.arms if a.control_of == arm.label), None)
     everything = [r for name in run.questions for r in run.answers(name, arm).values()]
     return {
         "label": arm.label,
@@ -327,7 +328,7 @@ def _arm(run: Run, arm: Arm, baseline: Arm | None, speculating: Arm | None) -> d
         "timeouts": sum(r.finish == "timeout" for r in everything),
         "grader_timeouts": sum(r.grade is Grade.TIMEOUT for r in run.answers(QUALITY, arm).values()),
         **_accuracy(run, answers, run.scored(QUALITY, other) if other else None),
-        "control": control and _against(run, answers, control),
+        "control": _control(run, arm, answers),
         "target_share": share(answers),
         "target_sampled_share": sampled_share(answers),
         "switches": _mean([r.switches for r in answers]),
@@ -373,18 +374,62 @@ def _accuracy(run: Run, answers: list[Record], baseline: list[Record] | None) ->
                 "n": len(rs) // run.samples,
                 "accuracy": _mean([r.correct for r in rs]),
                 "target_share": share(rs),
+                "draft_only": _mean([not r.target for r in rs]),
             }
             for level, rs in sorted(levels.items(), key=lambda item: (len(item[0]), item[0]))
         }
     return out
 
 
-def _against(run: Run, answers: list[Record], control: Arm) -> dict[str, Any]:
-    """How much more often an arm is right than the one that was given its target share."""
-    correct, reference = (_correct(a, run.samples) for a in (answers, run.scored(QUALITY, control)))
-    difference = float(correct.mean() - reference.mean()) if answers else None
-    interval = statistics.difference_interval(correct, reference) if answers else None
-    return {"label": control.label, "accuracy_delta": difference, "accuracy_delta_ci": _listed(interval)}
+def _control(run: Run, arm: Arm, answers: list[Record]) -> dict[str, Any] | None:
+    """How much more often an arm is right than chance at the same target share; None without such a control."""
+    mix = _chance(run, arm, answers) if answers else None
+    if mix is None:
+        return None
+    correct = _correct(answers, run.samples)
+    reference = sum(weight * _correct(run.scored(QUALITY, other), run.samples) for other, weight in mix)
+    return {
+        "label": " / ".join(other.label for other, _ in mix),
+        "weights": {other.label: weight for other, weight in mix},
+        "accuracy_delta": float((correct - reference).mean()),
+        "accuracy_delta_ci": _listed(statistics.difference_interval(correct, reference)),
+    }
+
+
+def _chance(run: Run, arm: Arm, answers: list[Record]) -> list[tuple[Arm, float]] | None:
+    """Arms whose mixture, a coin thrown for each question, has the target share of `answers`, with their weights.
+
+    It is the arm that was given this one's share, if there is one; else the two of `random`, `target` and `draft` whose
+    shares are nearest on either side.
+    """
+    if (given := next((a for a in run.arms if a.control_of == arm.label), None)) is not None:
+        return [(given, 1.0)]
+    coins = [a for a in run.arms if a.router == "random" and a.control_of is None]
+    wanted = share(answers)
+    if not coins or wanted is None or arm.router in CHANCE:
+        return None
+    below: tuple[float, Arm] | None = None
+    above: tuple[float, Arm] | None = None
+    for other in [*coins, *(a for a in run.arms if a.router in CHANCE and a not in coins)]:
+        has = share(run.scored(QUALITY, other))
+        if has is None:
+            continue
+        if has <= wanted and (below is None or has > below[0]):
+            below = has, other
+        if has >= wanted and (above is None or has < above[0]):
+            above = has, other
+    if below is None or above is None:
+        return None
+    if below[0] == above[0]:
+        return [(below[1], 1.0)]
+    # Shares are of tokens, coins are thrown for questions: an arm that writes longer answers weighs more.
+    lacking, spare = (abs(_excess(run.scored(QUALITY, other), wanted)) for _, other in (below, above))
+    return [(below[1], spare / (lacking + spare)), (above[1], lacking / (lacking + spare))]
+
+
+def _excess(answers: list[Record], share: float) -> float:
+    """Target tokens beyond a share of all."""
+    return sum(r.target - share * r.kept for r in answers)
 
 
 def _correct(answers: list[Record], samples: int) -> statistics.Array:
