@@ -105,6 +105,30 @@ def test_a_file_that_is_no_mapping_is_refused(tmp_path, text, part):
     assert part in message(write(tmp_path / "recipe.yaml", text))
 
 
+def test_an_entry_may_stand_for_several_arms(recipe):
+    arms = [
+        "target",
+        {"router": "rsd", "at": {"share": [0.3, 0.5]}, "points": "p.json", "knobs": {"scorer": "judge"}},
+        {"router": "rsd", "label": "r", "sweep": {"n": [1, 2], "threshold": [0.5]}, "knobs": {"alpha": 3}},
+        {"router": "random", "sweep": {"share": [0.1, 0.2]}},
+    ]
+    config = load_recipe(recipe(routers=arms)).config
+    found = {arm.name: arm for arm in config.arms}
+    assert list(found) == [
+        *("target", "rsd@0.3", "rsd@0.5", "r n 1, threshold 0.5", "r n 2, threshold 0.5"),
+        *("random share 0.1", "random share 0.2"),
+    ]
+    assert found["rsd@0.5"].at.share == 0.5
+    assert found["rsd@0.5"].knobs == {"scorer": "judge"}
+    assert found["r n 2, threshold 0.5"].knobs == {"alpha": 3, "n": 2, "threshold": 0.5}
+    assert "sweep: {'n': 1} cannot be used; give each knob a list of values" in message(
+        recipe(routers=[{"router": "rsd", "sweep": {"n": 1}}])
+    )
+    assert "routers[0].at.share: 1.5 cannot be used" in message(
+        recipe(routers=[{"router": "rsd", "at": {"share": [1.5]}, "points": "p.json"}])
+    )
+
+
 def test_each_mistake_has_its_own_line(recipe):
     with pytest.raises(ConfigError) as caught:
         load_recipe(recipe(samples=0, seeds=3))

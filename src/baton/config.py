@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
@@ -327,6 +328,37 @@ class RouterConfig(Strict):
         return self
 
 
+def _arms(entries: Any) -> Any:
+    """Each arm by itself, where an entry stands for several (`at: {share: [0.3, 0.5]}`, `sweep: {n: [1, 4]}`)."""
+    if not isinstance(entries, list):
+        return entries
+    return [arm for entry in entries for arm in (_several(entry) if isinstance(entry, dict) else [entry])]
+
+
+def _several(entry: dict[str, Any]) -> list[dict[str, Any]]:
+    name = entry.get("label") or entry.get("router")
+    at = entry.get("at")
+    listed = [m for m, values in at.items() if isinstance(values, list)] if isinstance(at, dict) else []
+    if listed and len(at) == 1:
+        measure = listed[0]
+        return [
+            arm
+            for value in at[measure]
+            for arm in _several({**entry, "label": f"{name}@{value}", "at": {measure: value}})
+        ]
+    if "sweep" not in entry:
+        return [entry]
+    sweep, rest = entry["sweep"], {k: v for k, v in entry.items() if k != "sweep"}
+    if not isinstance(sweep, dict) or not all(isinstance(values, list) and values for values in sweep.values()):
+        raise ValueError(f"sweep: {sweep!r} cannot be used; give each knob a list of values")
+    arms = []
+    for values in product(*sweep.values()):
+        knobs = dict(zip(sweep, values, strict=True))
+        said = ", ".join(f"{knob} {value}" for knob, value in knobs.items())
+        arms.append({**rest, "label": f"{name} {said}", "knobs": {**(entry.get("knobs") or {}), **knobs}})
+    return arms
+
+
 class LatencyConfig(Strict):
     """The latency pass: a few questions, arms interleaved question by question."""
 
@@ -429,7 +461,11 @@ class RecipeConfig(Strict):
     task: Annotated[TaskConfig, _keyed("name")] = TaskConfig()
     split: str = "test"
     calibration: CalibrationConfig = CalibrationConfig()
-    routers: list[Annotated[RouterConfig, _keyed("router")]] = Field(min_length=1)
+    routers: Annotated[list[Annotated[RouterConfig, _keyed("router")]], BeforeValidator(lambda value: _arms(value))] = (
+        Field(min_length=1)
+    )
+    """An entry may stand for several arms: `at` with a list of values, or `sweep` with lists of knobs' values, whose
+    combinations are tried."""
     only: list[str] | None = Field(default=None, min_length=1)
     """Labels of the routers to compare; all if null."""
     samples: int = Field(default=1, ge=1)
