@@ -337,15 +337,11 @@ def _arms(entries: Any) -> Any:
 
 def _several(entry: dict[str, Any]) -> list[dict[str, Any]]:
     name = entry.get("label") or entry.get("router")
-    at = entry.get("at")
-    listed = [m for m, values in at.items() if isinstance(values, list)] if isinstance(at, dict) else []
-    if listed and len(at) == 1:
-        measure = listed[0]
-        return [
-            arm
-            for value in at[measure]
-            for arm in _several({**entry, "label": f"{name}@{value}", "at": {measure: value}})
-        ]
+    match entry.get("at"):
+        case dict(at) if len(at) == 1 and isinstance(values := next(iter(at.values())), list):
+            measure = next(iter(at))
+            arms = [{**entry, "label": f"{name}@{value}", "at": {measure: value}} for value in values]
+            return [each for arm in arms for each in _several(arm)]
     if "sweep" not in entry:
         return [entry]
     sweep, rest = entry["sweep"], {k: v for k, v in entry.items() if k != "sweep"}
