@@ -284,10 +284,15 @@ def calibrate_thresholds(
     ] = None,
     shares: Annotated[str | None, typer.Option(help="Target shares wanted, such as 0.3,0.5,0.7.")] = None,
     accept_rates: Annotated[str | None, typer.Option(help="Accept rates wanted.")] = None,
+    ask: Annotated[
+        list[str] | None, typer.Option(help="Another measure wanted, as flops=2e9 or p90_s=1.5 (seconds); repeatable.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Where the operating points go.")] = Path("points.json"),
     questions: Annotated[int, typer.Option(help="Calibration questions.")] = 40,
     evaluations: Annotated[int, typer.Option(help="Values tried for each point at most.")] = 6,
-    tolerance: Annotated[float, typer.Option(help="How near a share must come.")] = 0.02,
+    tolerance: Annotated[
+        float, typer.Option(help="How near a share must come; of FLOPs and seconds, the part that they may be off.")
+    ] = 0.02,
     temperature: Annotated[float | None, typer.Option(help="In place of the pair's.")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Token budget, in place of the pair's.")] = None,
     task: Annotated[Path | None, typer.Option(help="JSONL or Parquet file of questions; nano's if left out.")] = None,
@@ -295,7 +300,7 @@ def calibrate_thresholds(
     concurrency: Annotated[int, typer.Option(help="Answers in flight.")] = 16,
     seed: Annotated[int, typer.Option(help="Seed of the sampling and the bootstrap.")] = 0,
 ) -> None:
-    """Find the knob values at which a router has the target shares (or accept rates) asked for."""
+    """Find the knob values at which a router has the target shares, accept rates or costs asked for."""
     from baton.calibrate.points import Asked
     from baton.calibrate.thresholds import Settings
 
@@ -308,8 +313,11 @@ def calibrate_thresholds(
             )
             for value in _numbers(name, text)
         ]
+        for item in ask or []:
+            measure, _, text = item.partition("=")
+            targets += [Asked(measure, value) for value in _numbers(measure, text)]
         if not targets:
-            raise ValueError("shares: none are asked for; give --shares 0.3,0.5,0.7 or --accept-rates")
+            raise ValueError("shares: none are asked for; give --shares 0.3,0.5,0.7, --accept-rates or --ask")
         bounds = _numbers("range", span)
         if span is not None and len(bounds) != 2:
             raise ValueError(f"range: {span!r} is no range; give LOW,HIGH")
@@ -404,24 +412,31 @@ def _options(options: Any, temperature: float | None, max_tokens: int | None) ->
     return options
 
 
+SHORT = {"target_share": "share", "accept_rate": "rate"}
+"""What tables call measures."""
+
+
 def _points_table(points: Any) -> Table:
+    from baton.calibrate.points import COSTS
+
     table = Table(
         title=f"{points.router}: {points.knob} on {len(points.questions)} questions of {points.split}",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
-    for column in ("asked", points.knob, "share", "95 %", "accepts", "accuracy", "95 %", "tokens"):
+    costs = [m for m in COSTS if any(p.asked.measure == m for p in points.points)]
+    for column in ("asked", points.knob, "share", "95 %", "accepts", "accuracy", "95 %", "tokens", *costs):
         table.add_column(column, justify="left" if column == "asked" else "right", no_wrap=True)
     chosen = {p.found.value for p in points.points}
     rows = [
-        (f"{p.asked.measure.split('_')[-1]} {p.asked.value:g}" + ("" if p.reached else " (nearest)"), p.found)
+        (f"{SHORT.get(p.asked.measure, p.asked.measure)} {p.asked.value:g}{'' if p.reached else ' (nearest)'}", p.found)
         for p in points.points
     ]
     rows += [("", e) for e in points.evaluations if e.value not in chosen]
     for asked, e in rows:
         cells = (_number(e.accept_rate), _number(e.accuracy), _interval(e.accuracy_ci), f"{e.tokens:.0f}")
         share = (f"{e.value:.6g}", _number(e.target_share), _interval(e.target_share_ci))
-        table.add_row(asked, *share, *cells, style="bold" if asked else "dim")
+        table.add_row(asked, *share, *cells, *(f"{getattr(e, m):.4g}" for m in costs), style="bold" if asked else "dim")
     return table
 
 

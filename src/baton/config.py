@@ -275,11 +275,19 @@ class PointConfig(Strict):
     share: float | None = Field(default=None, ge=0, le=1)
     """Target share."""
     accept_rate: float | None = Field(default=None, ge=0, le=1)
+    flops: float | None = Field(default=None, gt=0)
+    """An answer."""
+    p50_s: float | None = Field(default=None, gt=0)
+    """Seconds that half of the answers take at most; likewise the other quantiles."""
+    p90_s: float | None = Field(default=None, gt=0)
+    p95_s: float | None = Field(default=None, gt=0)
+    p99_s: float | None = Field(default=None, gt=0)
 
     @model_validator(mode="after")
     def _one(self) -> PointConfig:
-        if (self.share is None) == (self.accept_rate is None):
-            raise ValueError("share: give it or accept_rate, one of the two")
+        if len(given := self.model_dump(exclude_none=True)) != 1:
+            known = ", ".join(type(self).model_fields)
+            raise ValueError(f"share: {len(given)} measures are given; give one of {known}")
         return self
 
 

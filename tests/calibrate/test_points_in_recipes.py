@@ -128,7 +128,10 @@ def test_points_that_do_not_fit_are_refused_in_one_line(folder, made, capsys, ch
         ({**ARM, "points": "none.json"}, "there is no such file; make one with `baton calibrate thresholds`"),
         ({**ARM, "knobs": {"share": 0.2}}, "knobs.share: 0.2, but it was set to"),
         ({"router": "random", "at": {"share": 0.5}}, "points: missing beside at"),
-        ({**ARM, "at": {"share": 0.5, "accept_rate": 0.5}}, "share: give it or accept_rate, one of the two"),
+        (
+            {**ARM, "at": {"share": 0.5, "accept_rate": 0.5}},
+            "share: 2 measures are given; give one of share, accept_",
+        ),
         ({**ARM, "share_of": "target"}, "share_of: 'target' stands beside at; drop one"),
     ],
 )

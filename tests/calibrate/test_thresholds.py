@@ -15,7 +15,7 @@ from baton import routers
 from baton.bench.tasks import Question
 from baton.boundary import STEP, Cap
 from baton.calibrate.points import Asked, Points, varied
-from baton.calibrate.thresholds import Knob, Settings, find_knob, operating_points
+from baton.calibrate.thresholds import YARDSTICK_TOKENS, Knob, Settings, find_knob, operating_points
 from baton.engines.base import EngineLostError
 from baton.gate import Threshold
 from baton.generation import Generation, Options
@@ -304,6 +304,72 @@ def test_a_knob_without_a_declared_range_needs_one():
 
 def test_the_range_of_a_margin_ends_where_the_way_back_begins():
     assert find_knob("margin", {"high": 0.4}).high == 0.4
+
+
+def timed_engines(target: float = 0.01, draft: float = 0.001):
+    text = "a" * 100 + "</think>\\boxed{5}<eos>"
+    return pair(ScriptedEngine("target", text, delay=target), ScriptedEngine("draft", text, delay=draft))
+
+
+def test_a_latency_is_found_and_its_answers_ran_one_block_at_a_time(tmp_path):
+    """A hundred tokens at 10 ms or 1 ms, and eleven of the draft at 1 ms: 0.111 to 1.011 seconds."""
+    models = timed_engines()
+    make = lambda x: Curve(x, lambda v: v)  # noqa: E731
+    found = search(tmp_path, make, UNIT, Asked("p90_s", 0.561), models=models, concurrency=4, tolerance=0.01)
+    (point,) = found.points
+    assert point.reached
+    assert point.found.value == pytest.approx(0.5, abs=0.01)
+    assert point.found.p50_s == pytest.approx(0.561, rel=0.01)
+    assert point.found.p99_s is None
+    assert found.concurrency == 4
+    assert [e.slowness for e in found.evaluations] == pytest.approx([1.0] * len(found.evaluations))
+    target = models.engines["target"]
+    assert sum(entry.sampled == YARDSTICK_TOKENS for entry in target.log) == 2 * len(found.evaluations)
+    calls = len(target.log)
+    assert search(tmp_path, make, UNIT, Asked("p90_s", 0.561), models=models, concurrency=4, tolerance=0.01) == found
+    assert len(target.log) == calls
+
+
+def test_a_machine_that_slows_down_does_not_move_the_point(tmp_path):
+    models = timed_engines()
+    slowness = iter([1.0, 3.0, 2.0, 0.5, 4.0])
+
+    def make(x: float) -> Curve:
+        # As the search tries its values, one after another.
+        now = next(slowness)
+        models.engines["target"].delay, models.engines["draft"].delay = 0.01 * now, 0.001 * now
+        return Curve(x, lambda v: v)
+
+    knob, asked = UNIT, Asked("p90_s", 0.561)
+    found = search(tmp_path, make, knob, asked, models=models, tolerance=0.01, evaluations=2)
+    (point,) = found.points
+    assert point.reached
+    assert point.found.value == pytest.approx(0.5, abs=0.01)
+    assert {e.value: e.slowness for e in found.evaluations}[1.0] == pytest.approx(3.0)
+
+
+def test_latencies_are_not_read_from_answers_made_at_another_load(tmp_path):
+    models = timed_engines()
+    make = lambda x: Curve(x, lambda v: v)  # noqa: E731
+    search(tmp_path, make, UNIT, share(0.5), models=models, concurrency=6)
+    before = len(models.engines["target"].log)
+    found = search(tmp_path, make, UNIT, Asked("p50_s", 0.561), models=models, concurrency=3)
+    assert found.evaluations[0].p50_s is not None
+    assert len(models.engines["target"].log) > before
+
+
+def test_flops_are_found_within_a_part_of_them(tmp_path):
+    models = engines()
+    sizes = {"target": 1000.0, "draft": 10.0}
+    for role, engine in models.engines.items():
+        engine.metrics = lambda role=role: {"running": 0, "parameters": sizes[role]}
+    make = lambda x: Curve(x, lambda v: v)  # noqa: E731
+    found = search(tmp_path, make, UNIT, Asked("flops", 1e5), models=models, tolerance=0.03)
+    (point,) = found.points
+    assert point.reached
+    assert point.found.flops == pytest.approx(1e5, rel=0.03)
+    with pytest.raises(ValueError, match="p99_s: 6 questions say nothing of it; give 300, or ask for p90_s"):
+        search(tmp_path, make, UNIT, Asked("p99_s", 0.5), models=models)
 
 
 def test_what_is_asked_is_checked():

@@ -28,7 +28,7 @@ from baton.bench.grading import Grader
 from baton.bench.metrics import CALIBRATION, LATENCY, QUALITY, Key, Run
 from baton.bench.tasks import Question
 from baton.bench.terminal import Progress
-from baton.calibrate.points import Asked, Points, check_fit, generation_settings
+from baton.calibrate.points import LATENCIES, Asked, Points, check_fit, generation_settings
 from baton.config import ConfigError, ModelConfig, Recipe, RecipeConfig, RouterConfig, cue_profile, load_recipe
 from baton.generation import Options, Router, generate
 from baton.pair import Pair, Pairs, Speculating
@@ -355,6 +355,7 @@ def _points(recipe: Recipe, arms: Iterable[RouterConfig], questions: Sequence[Qu
                 {name: s.model_dump(mode="json") for name, s in config.pair.scorers.items()},
                 generation_settings(_options(config)), config.task.name, config.split,
                 [tasks.digest(q.question) for q in questions],
+                config.latency.concurrency if config.latency and asked.measure in LATENCIES else None,
             )  # fmt: skip
         except ValueError as error:
             raise ConfigError(f"{recipe.path}: {arm.name}: points: {arm.points}: {error}") from None

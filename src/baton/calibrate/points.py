@@ -13,7 +13,10 @@ from baton.records import write_json
 
 SCHEMA = 1
 SHARES = ("target_share", "accept_rate", "target_sampled_share")
-MEASURES = (*SHARES, "flops")
+LATENCIES = {"p50_s": 0.5, "p90_s": 0.9, "p95_s": 0.95, "p99_s": 0.99}
+"""Quantiles of an answer's seconds."""
+COSTS = ("flops", *LATENCIES)
+MEASURES = (*SHARES, *COSTS)
 """What an operating point can be asked for by."""
 
 Interval = tuple[float, float]
@@ -47,6 +50,7 @@ class Evaluation:
     """A value of the knob on the calibration questions. Intervals are bootstrapped over questions, at 95 %."""
 
     value: float
+    """NaN for a router that was measured as it stands."""
     n: int
     """Questions."""
     target_share: float | None
@@ -66,6 +70,14 @@ class Evaluation:
     """An answer; None if some model's size is unknown."""
     truncated: int
     grader_timeouts: int
+    p50_s: float | None = None
+    """Seconds of an answer, where latencies were asked for, at the speed that the machine had at first."""
+    p90_s: float | None = None
+    p95_s: float | None = None
+    p99_s: float | None = None
+    """None below 300 questions."""
+    slowness: float | None = None
+    """How many times slower than at first the machine was; latencies are divided by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +121,8 @@ class Points:
     """Digests of the calibration questions."""
     generation: dict[str, Any] = field(default_factory=dict)
     """Sampling, budget, seed, system prompt and thinking."""
+    concurrency: int | None = None
+    """Answers at once where latencies were measured."""
 
     def range(self, measure: str) -> Interval | None:
         """Least and greatest value of a measure that any evaluation had."""
@@ -191,11 +205,13 @@ def check_fit(
     task: str,
     split: str,
     questions: Iterable[str],
+    timed: int | None = None,
 ) -> None:
     """Refuses points that say nothing about what is to be run, or were chosen on its own questions.
 
     `pair` and `generation` are as `environment.pair_identity` and `generation_settings` give them, `scorers` the
-    pair's by name; `questions` are digests.
+    pair's by name; `questions` are digests. `timed` is how many answers at once the point's latency is to hold for,
+    None for a point of another measure.
 
     Raises:
         ValueError: another router, pair, scorer or way of generating, or calibrated on the split under test.
@@ -214,6 +230,8 @@ def check_fit(
     for name, value in generation.items():
         if name != "seed" and points.generation.get(name) != value:
             raise ValueError(f"{name} was {points.generation.get(name)!r}, here {value!r}; {remedy}")
+    if timed is not None and points.concurrency != timed:
+        raise ValueError(f"latencies were measured at {points.concurrency} answers at once, not {timed}; {remedy}")
     if points.task == task and points.split == split:
         raise ValueError(f"they were calibrated on {split!r}, the split under test; calibrate on another one")
     if seen := set(points.questions) & set(questions):

@@ -4,13 +4,17 @@ Every value that is tried answers the same calibration questions with the same s
 knob alone. The search brackets what is asked between two values and interpolates. Where the knob is the threshold of a
 gate it interpolates among the scores that steps really got: scorers crowd near the ends of their range, and half of a
 bracket in the threshold may hold no step at all.
+
+Latencies are measured as the latency pass of a comparison does: blocks of so many answers at once, caches cold. A
+machine that slows down would have the search chase its moods; so a short answer of the target, always the same one, is
+timed before each block, and an evaluation's latencies are divided by how much slower that yardstick was than at first.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from itertools import pairwise
 from pathlib import Path
@@ -22,13 +26,16 @@ import numpy.typing as npt
 from baton import routers
 from baton.bench import metrics, statistics
 from baton.bench.grading import Grade, Grader
+from baton.bench.metrics import P99_ANSWERS
 from baton.bench.tasks import Question, digest
 from baton.calibrate import work
-from baton.calibrate.points import MEASURES, Asked, Evaluation, Point, Points
+from baton.calibrate.points import COSTS, LATENCIES, MEASURES, Asked, Evaluation, Point, Points
 from baton.calibrate.work import Progress
+from baton.engines.base import Sampling
 from baton.gate import Threshold
-from baton.generation import Options, Router
+from baton.generation import Budget, Options, Router, generate
 from baton.pair import Pair
+from baton.routers.target import Target
 from baton.trace import Trace
 
 DIGITS = 9
@@ -37,6 +44,8 @@ FINEST = 1e-4
 """Brackets narrower than this part of the range are not searched further."""
 SCORES_WEIGHT = 0.9
 """How far seen scores, rather than the plain range, set the distance between two thresholds."""
+YARDSTICK_TOKENS = 16
+"""Of the answer that tells how fast the machine is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +85,13 @@ class Settings:
     evaluations: int = 6
     """Values tried for each point at most, beside both ends of the range and those tried for other points."""
     tolerance: float = 0.02
-    """How near is near enough: of a share, absolute; of FLOPs, relative."""
+    """How near is near enough: of a share, absolute; of FLOPs and latencies, relative."""
     concurrency: int = 16
     """Answers in flight."""
     grader_timeout_s: float = 5.0
+    yardstick_s: float | None = None
+    """What the yardstick took when the machine was as fast as latencies are to be stated for; its first median in
+    this search if None."""
 
     def __post_init__(self) -> None:
         for name in ("evaluations", "concurrency"):
@@ -155,7 +167,8 @@ async def operating_points(
     split: who knows them adds them (`dataclasses.replace`).
 
     Raises:
-        ValueError: nothing is asked, there are no questions, or the router does not have what is asked for.
+        ValueError: nothing is asked, there are no questions (for a P99, fewer than 300), or the router does not have
+            what is asked for.
         EngineError, RouterError: an answer failed; those before it are stored.
     """
     settings = settings or Settings()
@@ -163,14 +176,18 @@ async def operating_points(
         raise ValueError("points: none are asked for; give shares or accept rates")
     if not questions:
         raise ValueError("questions: there are none; give a calibration split that has some")
-    store.mkdir(parents=True, exist_ok=True)
-    search = _Search(pair, make_router, knob, questions, options, store, settings, progress)
+    measures = {asked.measure for asked in targets}
+    timed = not measures.isdisjoint(LATENCIES)
+    if "p99_s" in measures and len(questions) < P99_ANSWERS:
+        raise ValueError(f"p99_s: {len(questions)} questions say nothing of it; give {P99_ANSWERS}, or ask for p90_s")
+    trial = Trial(pair, questions, options, store, settings, progress, timed)
+    search = _Search(trial, make_router, knob, settings)
     try:
         await search.ends(targets)
         for asked in targets:
             await search.find(asked)
     finally:
-        await search.grader.close()
+        await trial.close()
     return Points(
         router=make_router(knob.low).name,
         knob=knob.name,
@@ -181,23 +198,29 @@ async def operating_points(
         points=[search.point(asked) for asked in targets],
         evaluations=[search.tried[value].summary for value in sorted(search.tried)],
         tolerance=settings.tolerance,
-        notes=search.notes({asked.measure for asked in targets}),
+        notes=search.notes(measures),
         questions=[digest(q.question) for q in questions],
+        concurrency=settings.concurrency if timed else None,
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Tried:
-    """A value that answered all questions."""
+class Tried:
+    """A router that answered all questions."""
 
     summary: Evaluation
     parts: dict[str, tuple[list[float], list[float]]]
     """By measure that is a share, its numerator and denominator for each question."""
     scores: list[float]
     """Of steps that the knob, as the threshold of a gate, decided on."""
+    yardstick_s: float | None
+    """Median time of the yardstick meanwhile, where latencies were measured."""
 
     @classmethod
-    def of(cls, value: float, traces: Sequence[Trace], sizes: Mapping[str, int], seed: int) -> _Tried:
+    def of(
+        cls, value: float, traces: Sequence[Trace], sizes: Mapping[str, int], seed: int, usual_s: float | None = None
+    ) -> Tried:
+        """`usual_s` is what the yardstick takes at the speed that latencies are stated for; None: as it was now."""
         records = [metrics.record(t) for t in traces]
         decided = [r for r in records if r.grade is not Grade.TIMEOUT]
         parts = {
@@ -206,6 +229,8 @@ class _Tried:
         }
         whole = sum(parts["accept_rate"][1])
         correct = [float(r.correct) for r in decided]
+        yardsticks = [t.extra["yardstick_s"] for t in traces if "yardstick_s" in t.extra]
+        yardstick = float(np.median(yardsticks)) if yardsticks else None
         summary = Evaluation(
             value=value,
             n=len(records),
@@ -222,32 +247,92 @@ class _Tried:
             flops=metrics.flops(records, sizes),
             truncated=sum(r.finish == "length" for r in records),
             grader_timeouts=len(records) - len(decided),
+            **_latencies([r.seconds for r in records], yardstick, usual_s),
         )
         scores = [d.score for t in traces for d in t.decisions if d.gate == Threshold.name and d.threshold == value]
-        return cls(summary, parts, [s for s in scores if math.isfinite(s)])
+        return cls(summary, parts, [s for s in scores if math.isfinite(s)], yardstick)
 
     def measure(self, name: str) -> float:
         found: float | None = getattr(self.summary, name)
         return math.nan if found is None else found
 
 
+def _latencies(seconds: Sequence[float], yardstick: float | None, usual_s: float | None) -> dict[str, float | None]:
+    if yardstick is None:
+        return {}
+    slowness = yardstick / (usual_s or yardstick)
+    out: dict[str, float | None] = {
+        name: float(np.quantile(seconds, q)) / slowness if name != "p99_s" or len(seconds) >= P99_ANSWERS else None
+        for name, q in LATENCIES.items()
+    }
+    return {**out, "slowness": slowness}
+
+
 @dataclass
-class _Search:
-    """Values tried so far, and where to look next."""
+class Trial:
+    """The calibration questions, and how routers answer them: as an operating point is measured.
+
+    Answers are kept in the folder `store`, and never made twice. With `timed`, latencies are measured as well.
+    """
 
     pair: Pair
-    make_router: Callable[[float], Router]
-    knob: Knob
     questions: Sequence[Question]
     options: Options
     store: Path
     settings: Settings
     progress: Progress
-    tried: dict[float, _Tried] = field(default_factory=dict)
+    timed: bool = False
 
     def __post_init__(self) -> None:
-        self.grader = Grader(self.settings.grader_timeout_s)
+        # Answers that were made at another load, or many at once, have no latency.
+        self._folder = self.store / f"{self.settings.concurrency}-at-once" if self.timed else self.store
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._grader = Grader(self.settings.grader_timeout_s)
         self._sizes = self.pair.parameters
+        self._usual_s = self.settings.yardstick_s
+        self._yardstick_s = 0.0
+
+    async def measure(self, router: Router, name: str, value: float = math.nan) -> Tried:
+        """What `router` measures; its answers are kept under `name`."""
+        traces = await work.collect(
+            self.pair, router, self.questions, self.options, self._folder / f"{name}.jsonl", self.progress,
+            stage=name, concurrency=self.settings.concurrency, finish=self._grade(name),
+            between=self._time_yardstick if self.timed else None,
+        )  # fmt: skip
+        tried = Tried.of(value, traces, self._sizes, self.options.seed, self._usual_s)
+        self._usual_s = self._usual_s or tried.yardstick_s
+        return tried
+
+    def _grade(self, name: str) -> Callable[[Question, Trace], Awaitable[None]]:
+        async def grade(question: Question, trace: Trace) -> None:
+            grade = await self._grader.grade(trace.answer, question.answer)
+            trace.extra |= {"pass": metrics.CALIBRATION, "arm": name, "level": question.level}
+            trace.extra |= {"gold": question.answer, "grade": grade.value}
+            if self.timed:
+                trace.extra["yardstick_s"] = self._yardstick_s
+
+        return grade
+
+    async def _time_yardstick(self) -> None:
+        self.pair.forget()
+        short = replace(self.options, sampling=Sampling(), budget=Budget(YARDSTICK_TOKENS, 0))
+        trace = await generate(self.pair, Target(), self.questions[0].question, options=short, question_id="yardstick")
+        self._yardstick_s = trace.seconds
+        self.pair.forget()
+
+    async def close(self) -> None:
+        await self._grader.close()
+
+
+@dataclass
+class _Search:
+    """Values tried so far, and where to look next."""
+
+    trial: Trial
+    make_router: Callable[[float], Router]
+    knob: Knob
+    settings: Settings
+    tried: dict[float, Tried] = field(default_factory=dict)
 
     async def ends(self, targets: Sequence[Asked]) -> None:
         """Tries both ends of the range, which is first widened to the scores that are seen."""
@@ -304,38 +389,29 @@ class _Search:
                     out.append(f"{measure} is not monotone: it turns back between {a:g} and {b:g}")
         return out
 
-    def _turns_back(self, measure: str, a: _Tried, b: _Tried, rises: bool) -> bool:
+    def _turns_back(self, measure: str, a: Tried, b: Tried, rises: bool) -> bool:
         x, y = a.measure(measure), b.measure(measure)
         if (y >= x) is rises or x == y:
             return False
+        if measure in LATENCIES:
+            return abs(x - y) > self.settings.tolerance * max(x, y)
         if measure not in a.parts:
             return True
         spread = statistics.pooled_difference_interval(a.parts[measure], b.parts[measure])
         return spread is not None and not spread[0] <= 0 <= spread[1]
 
-    async def _try(self, value: float) -> _Tried:
+    async def _try(self, value: float) -> Tried:
         if value not in self.tried:
             name = f"{self.knob.name}={value:.{DIGITS}g}"
-            router = self.make_router(value)
-
-            async def grade(question: Question, trace: Trace) -> None:
-                grade = await self.grader.grade(trace.answer, question.answer)
-                trace.extra |= {"pass": metrics.CALIBRATION, "arm": name, "level": question.level}
-                trace.extra |= {"gold": question.answer, "grade": grade.value}
-
-            traces = await work.collect(
-                self.pair, router, self.questions, self.options, self.store / f"{name}.jsonl", self.progress,
-                stage=name, concurrency=self.settings.concurrency, finish=grade,
-            )  # fmt: skip
-            self.tried[value] = _Tried.of(value, traces, self._sizes, self.options.seed)
+            self.tried[value] = await self.trial.measure(self.make_router(value), name, value)
         return self.tried[value]
 
-    def _distance(self, asked: Asked, tried: _Tried) -> float:
+    def _distance(self, asked: Asked, tried: Tried) -> float:
         off = abs(tried.measure(asked.measure) - asked.value)
         return math.inf if math.isnan(off) else off
 
     def _allowed(self, asked: Asked) -> float:
-        return self.settings.tolerance * (asked.value if asked.measure == "flops" else 1.0)
+        return self.settings.tolerance * (asked.value if asked.measure in COSTS else 1.0)
 
     def _next(self, asked: Asked, kept: Mapping[float, int] | None = None) -> float | None:
         """The value to try next; None if one is near enough, or none can be nearer.

@@ -70,11 +70,13 @@ async def collect(
     samples: int = 1,
     concurrency: int = 8,
     finish: Callable[[Q, Trace], Awaitable[None]] | None = None,
+    between: Callable[[], Awaitable[None]] | None = None,
 ) -> list[Trace]:
     """The router's answers to `questions`, appended to `store` as they finish; what is there already is not repeated.
 
-    `finish` adds to a trace before it is stored. The first answer that fails ends the rest; an engine that was lost
-    gets `ATTEMPTS`.
+    `finish` adds to a trace before it is stored. With `between`, answers are made in blocks of `concurrency`: it runs
+    before each, when none of the block before is under way any more. The first answer that fails ends the rest; an
+    engine that was lost gets `ATTEMPTS`.
 
     Raises:
         ValueError: the store answers other questions of the same ids.
@@ -103,7 +105,12 @@ async def collect(
         progress(stage, done, len(wanted))
 
     with file:
-        await each(missing, one, concurrency)
+        if between is None:
+            await each(missing, one, concurrency)
+        else:
+            for n in range(0, len(missing), concurrency):
+                await between()
+                await each(missing[n : n + concurrency], one, concurrency)
     return [have[q.id, s] for q, s in wanted]
 
 
