@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 import torch
 from tiny_prms import FORMATS, SIZE, build, make_tokenizer
-from transformers import BertConfig, BertForTokenClassification, Qwen3Config, Qwen3ForTokenClassification
+from transformers import (
+    BertConfig,
+    BertForTokenClassification,
+    Qwen3Config,
+    Qwen3ForSequenceClassification,
+    Qwen3ForTokenClassification,
+)
 
 from baton.config import PrmConfig
 from baton.engines.base import EngineError, LoadError
@@ -295,3 +301,19 @@ def test_only_safetensors_are_loaded(tmp_path):
 def test_a_separator_goes_with_formats_that_leave_it_open(built):
     with pytest.raises(LoadError, match="separator: 'x' goes with format skywork or token-classification"):
         load(built["qwen"][0], "qwen", separator="x")
+
+
+async def test_a_sequence_classifier_with_one_label_is_read_at_the_end_of_the_ids(tmp_path):
+    tokenizer = make_tokenizer()
+    model = Qwen3ForSequenceClassification(Qwen3Config(**SIZE, head_dim=8, num_labels=1, pad_token_id=0)).eval()
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    ids = tokenizer.encode("1 + 1?\n\nIt is 2.\n\nSo 2.\n\n")
+    draft = ScriptedEngine("draft", "", vocabulary=Vocabulary.from_tokenizer(tokenizer))
+    scorer = load(tmp_path, "token-classification", {Role.DRAFT: draft})
+    asked = ScoreRequest("1 + 1?", (), "So 2.\n\n", "draft", tuple(ids), 6, prompt=8)
+    (score,) = await scorer.score([asked])
+    with torch.inference_mode():
+        expected = model(torch.tensor([ids])).logits[0, 0].sigmoid().item()
+    assert score.value == pytest.approx(expected, **CLOSE)
+    await scorer.close()

@@ -7,6 +7,7 @@ is tokenised once however often it is part of a longer answer.
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -214,7 +215,7 @@ def _single(ids: Callable[[str], tuple[int, ...]], token: str) -> int:
 
 
 def load_format(name: str, checkpoint: Checkpoint, separator: str | None, writers: Mapping[str, Vocabulary]) -> Loaded:
-    """A model in one of the published formats, or a plain token classifier.
+    """A model in one of the published formats, or a plain classifier of tokens or sequences with 1 or 2 labels.
 
     `separator` closes steps where the format leaves it open. `writers` are the vocabularies of the pair by role.
 
@@ -237,7 +238,7 @@ def load_format(name: str, checkpoint: Checkpoint, separator: str | None, writer
         rows = model.get_output_embeddings().weight[signs].detach().float()
         signed = MathShepherdFormat(tokenizer) if name == "math-shepherd" else RlhflowFormat(tokenizer)
         return Loaded(model.base_model, _first_of_two(rows), signed)
-    model = checkpoint.model(transformers.AutoModelForTokenClassification)
+    model = checkpoint.model(_classifier(checkpoint))
     head = getattr(model, "score", None) or getattr(model, "classifier", None)
     if not isinstance(head, nn.Linear) or head.out_features not in (1, 2):
         raise LoadError(f"{checkpoint.folder}: its head is no linear layer with 1 or 2 labels; check the format")
@@ -250,6 +251,14 @@ def load_format(name: str, checkpoint: Checkpoint, separator: str | None, writer
         ledger = LedgerFormat(Vocabulary.from_tokenizer(tokenizer), writers)
         return Loaded(model.base_model, _sigmoid(weight, bias), ledger)
     return Loaded(model.base_model, _sigmoid(weight, bias), SeparatorFormat(tokenizer, separator, last_only=False))
+
+
+def _classifier(checkpoint: Checkpoint) -> Any:
+    """A sequence classifier's head is read at each step's end as a token classifier's is; only its bias is missing."""
+    config = json.loads((checkpoint.folder / "config.json").read_text(encoding="utf-8"))
+    if any(name.endswith("ForSequenceClassification") for name in config.get("architectures") or ()):
+        return transformers.AutoModelForSequenceClassification
+    return transformers.AutoModelForTokenClassification
 
 
 def _sigmoid(weight: Tensor, bias: Tensor) -> Head:

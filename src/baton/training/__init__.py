@@ -1,0 +1,1 @@
+"""Labels of steps, and the models that are trained on them."""

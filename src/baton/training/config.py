@@ -1,0 +1,145 @@
+"""Fields of a training recipe, beside those of `transformers` and TRL."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Literal
+
+from transformers import SchedulerType, TrainingArguments
+
+Strategy = Literal["single", "ddp", "zero2", "zero3", "fsdp"]
+
+
+@dataclass
+class StepTraining:
+    """What is learned, from what, and over how many processes."""
+
+    data: str = field(default="", metadata={"help": "Label set: what baton label wrote, a Parquet file or a folder."})
+    label: Literal["correct", "keep"] = field(
+        default="keep",
+        metadata={"help": "What a score says of the draft's step: correct (the answer can still be solved after it) or "
+                  "keep (the target's step in its place would have done no better)."},
+    )  # fmt: skip
+    batch: int = field(default=32, metadata={"help": "Examples of an optimiser step, over all processes."})
+    processes: int = field(
+        default=1, metadata={"help": "Processes the training is meant to run with; refused if it runs with others."}
+    )
+    strategy: Literal["single", "ddp", "zero2", "zero3", "fsdp"] = field(
+        default="single", metadata={"help": "How it is divided among them; refused if accelerate does otherwise."}
+    )
+    max_length: int | None = field(
+        default=None, metadata={"help": "Most tokens of an example; the model's context if left out. Nothing is cut."}
+    )
+    on_bad: Literal["refuse", "leave_out"] = field(
+        default="refuse", metadata={"help": "Whether a bad row ends the training, or is left out and counted."}
+    )
+    first_error_below: float | None = field(
+        default=None, metadata={"help": "Steps after the first one with a label below this are not learned."}
+    )
+    balance: bool = field(
+        default=False, metadata={"help": "Weight good and bad steps alike. Scores are then no probabilities."}
+    )
+    held_out: float = field(default=0.1, metadata={"help": "Share of the questions that metrics are measured on."})
+    positive_at: float = field(default=0.5, metadata={"help": "Least label of a good step, in metrics alone."})
+    export_dtype: Literal["float32", "bfloat16"] = field(
+        default="float32", metadata={"help": "Of the exported checkpoint."}
+    )
+    merge_into: str | None = field(
+        default=None,
+        metadata={"help": "Target or draft whose weights are averaged with the trained ones: one model that writes "
+                  "and scores, exported beside the other."},
+    )  # fmt: skip
+    merge_weight: float = field(default=0.5, metadata={"help": "Share of the trained weights in that average."})
+    shape: str | None = field(
+        default=None, metadata={"help": "The model's config.json, for a dry run where the model itself is not there."}
+    )
+    dry_run: bool = field(
+        default=False, metadata={"help": "Print configuration, placement, memory and GPU hours; load no weights."}
+    )
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("batch", 1, None), ("processes", 1, None), ("max_length", 2, None), ("held_out", 0, 1),
+            ("positive_at", 0, 1), ("merge_weight", 0, 1), ("first_error_below", 0, 1),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if value is not None and (value < low or (high is not None and value > high)):
+                span = f"from {low} to {high}" if high is not None else f"of at least {low}"
+                raise ValueError(f"{name}: {value} is out of range; give a number {span}")
+        for name, known in (
+            ("label", ("correct", "keep")), ("on_bad", ("refuse", "leave_out")),
+            ("strategy", ("single", "ddp", "zero2", "zero3", "fsdp")),
+        ):  # fmt: skip
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name}: {getattr(self, name)!r} is unknown; use one of {', '.join(known)}")
+        if not self.data and not self.dry_run:
+            raise ValueError("data: missing; give the label set that baton label wrote")
+
+
+@dataclass
+class Training(TrainingArguments):
+    """`transformers.TrainingArguments` with the defaults of this kind of training."""
+
+    output_dir: str | None = field(default="runs/prm", metadata={"help": "Folder of checkpoints and results."})
+    per_device_train_batch_size: int = field(
+        default=32,
+        metadata={"help": "Most examples that a process computes at once; a larger batch is accumulated."},
+    )
+    learning_rate: float = field(default=1e-4, metadata={"help": "Peak learning rate."})
+    lr_scheduler_type: SchedulerType | str = field(
+        default="cosine", metadata={"help": "Schedule of the learning rate."}
+    )
+    warmup_steps: float = field(default=0.05, metadata={"help": "Steps of warm-up; a share of all steps below 1."})
+    logging_steps: float = field(default=10, metadata={"help": "Optimiser steps between two lines of the log."})
+    save_total_limit: int | None = field(default=2, metadata={"help": "Checkpoints that are kept."})
+    remove_unused_columns: bool = field(default=False, metadata={"help": "Not used: examples are no tables."})
+    ddp_find_unused_parameters: bool | None = field(default=False, metadata={"help": "As for DDP."})
+
+
+def divide(training: Training, batch: int, processes: int) -> None:
+    """Sets the micro-batch and accumulation under which `processes` give a global batch of `batch` examples.
+
+    Raises:
+        ValueError: it cannot be divided among the processes.
+    """
+    if batch % processes:
+        raise ValueError(f"batch: {batch} cannot be divided among {processes} processes; use a multiple of {processes}")
+    share = batch // processes
+    micro = next(n for n in range(min(training.per_device_train_batch_size, share), 0, -1) if share % n == 0)
+    training.per_device_train_batch_size, training.gradient_accumulation_steps = micro, share // micro
+
+
+def check_launch(training: Training, asked: StepTraining) -> None:
+    """Refuses a launch that is not the one asked for: accelerate runs one process, or several that know nothing of each
+    other, where its configuration does not fit the machine, and reports success.
+
+    Raises:
+        ValueError: another number of processes runs, or they are divided otherwise.
+    """
+    launched, joined = int(os.environ.get("WORLD_SIZE", "1")), training.world_size
+    if not launched == joined == asked.processes:
+        raise ValueError(
+            f"processes: {asked.processes} were asked for, {launched} were launched and {joined} train together; "
+            f"launch with --num_processes {asked.processes}, or set processes: {launched}; on a CPU add --use_cpu true"
+        )
+    found = running_strategy(training)
+    if found != asked.strategy:
+        file = "cpu" if asked.strategy == "single" else asked.strategy
+        raise ValueError(
+            f"strategy: {asked.strategy} was asked for and {found} runs; launch with "
+            f"accelerate_configs/{file}.yaml, or set strategy: {found}"
+        )
+
+
+def running_strategy(training: Training) -> Strategy:
+    """How accelerate divides the training."""
+    state = training.distributed_state
+    kind = str(getattr(state, "distributed_type", "NO")).rpartition(".")[2]
+    if kind == "DEEPSPEED" or training.deepspeed_plugin is not None:
+        plugin = training.deepspeed_plugin
+        stage = plugin.zero_stage if plugin is not None else 0
+        return "zero3" if stage == 3 else "zero2"
+    if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
+        return "fsdp"
+    return "single" if kind == "NO" else "ddp"

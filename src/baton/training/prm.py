@@ -1,0 +1,229 @@
+"""Trains a process reward model on labelled steps: a causal model with one linear head, read at each step's end."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForTokenClassification, AutoTokenizer, set_seed
+from transformers.trainer_utils import get_last_checkpoint
+
+from baton.calibrate.work import claim
+from baton.pair import located
+from baton.records import write_json
+from baton.training import tracking
+from baton.training.config import StepTraining, Training, check_launch, divide
+from baton.training.examples import Example, Examples, Rules, read_examples, split
+from baton.training.export import export, merge_weights, score_difference
+from baton.training.metrics import harm_curve
+from baton.training.trainer import StepTrainer, class_weights
+from baton.vocabulary import Vocabulary
+
+AGREE = 1e-4
+"""Most that the exported model's scores may differ from the trainer's where nothing was rounded."""
+CHECKED = 8
+"""Held-out examples whose scores are compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A training whose fields, data and launch have been checked."""
+
+    asked: StepTraining
+    model: Any
+    training: Training
+    source: str
+    tokenizer: Any
+    data: Examples
+    learned: list[Example]
+    held: list[Example]
+
+    @property
+    def out(self) -> Path:
+        return Path(self.training.output_dir or "runs/prm")
+
+    @classmethod
+    def prepare(cls, asked: StepTraining, model: Any, training: Training) -> Job:
+        """Reads the data and claims `output_dir`.
+
+        Args:
+            asked: what is learned from what.
+            model: TRL's `ModelConfig`: where the weights come from, and LoRA or quantisation.
+            training: how it is optimised.
+
+        Raises:
+            ValueError: a field, a row of the data or the launch cannot be used; one line.
+        """
+        check_launch(training, asked)
+        # Several GPUs of one process would be driven by `DataParallel`, which knows no global loss.
+        training._n_gpu = min(training.n_gpu, 1)
+        divide(training, asked.batch, asked.processes)
+        source = located(model.model_name_or_path or "nano:draft", Path())
+        check_model(model)
+        tokenizer, data = read_data(asked, source)
+        learned, held = split(data.examples, asked.held_out)
+        if len(learned) < asked.batch:
+            raise ValueError(f"batch: {asked.batch} is more than the {len(learned)} examples to learn; lower it")
+        # The longest first: what does not fit the memory shows at once.
+        held.sort(key=lambda example: -len(example.ids))
+        job = cls(asked, model, training, source, tokenizer, data, learned, held)
+        if training.process_index == 0:
+            claim(job.out, job.settings)
+        return job
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a training that goes on must have in common with the one that was interrupted."""
+        ours = {k: v for k, v in asdict(self.asked).items() if k not in ("processes", "strategy", "dry_run")}
+        weights = ("model_name_or_path", "dtype", "use_peft", "lora_r", "lora_alpha", "load_in_4bit", "load_in_8bit")
+        optimiser = ("learning_rate", "num_train_epochs", "max_steps", "weight_decay", "warmup_steps", "seed", "bf16")
+        theirs = {k: getattr(self.model, k) for k in weights} | {k: getattr(self.training, k) for k in optimiser}
+        return {**ours, **theirs, "schedule": str(self.training.lr_scheduler_type), "examples": len(self.learned)}
+
+    def run(self) -> dict[str, Any]:
+        """Trains, measures and exports; goes on from the last checkpoint in `output_dir`.
+
+        Returns:
+            What `output_dir/training.json` holds.
+        """
+        began = time.perf_counter()
+        tracking.begin(self.training, self.out, self.settings)
+        set_seed(self.training.seed)
+        trainer = StepTrainer(
+            model=build(self.source, self.model, self.training), args=self.training, batch=self.asked.batch,
+            weights=class_weights(self.learned) if self.asked.balance else (1.0, 1.0),
+            positive_at=self.asked.positive_at, train_dataset=self.learned, eval_dataset=self.held,
+        )  # fmt: skip
+        trainer.train(resume_from_checkpoint=get_last_checkpoint(str(self.out)))
+        metrics = trainer.evaluate()
+        scores = trainer.held_out_scores()
+        folder = export(trainer, self.source, self.tokenizer, self.out / "model", self.asked.export_dtype)
+        report = {
+            "model": str(folder),
+            "label": self.asked.label,
+            "data": self._counts(),
+            "processes": self.training.world_size,
+            "strategy": self.asked.strategy,
+            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+            "seconds": round(time.perf_counter() - began, 1),
+            "held_out": {name.removeprefix("eval_"): value for name, value in metrics.items()},
+            "harm_curve": harm_curve(self.held, scores),
+            "history": trainer.state.log_history,
+        }
+        if self.training.process_index == 0:
+            report["export_difference"] = self._check_export(folder, scores)
+            if self.asked.merge_into:
+                writer = Path(located(self.asked.merge_into, Path()))
+                merge_weights(folder, writer, self.out / "merged", self.asked.merge_weight)
+            write_json(self.out / "training.json", report)
+            tracking.finish(self.training, report, self.out / "training.json")
+        trainer.accelerator.wait_for_everyone()
+        return report
+
+    def _counts(self) -> dict[str, Any]:
+        return {
+            "learned": len(self.learned),
+            "held_out": len(self.held),
+            "learned_steps": sum(len(e.steps) for e in self.learned),
+            "held_out_steps": sum(len(e.steps) for e in self.held),
+            "tokens": sum(len(e.ids) for e in self.learned),
+            "left_out": dict(self.data.left_out),
+        }
+
+    def _check_export(self, folder: Path, scores: list[list[float]]) -> float:
+        """How far the exported model's scores are from the trainer's, at most.
+
+        Raises:
+            RuntimeError: further than rounding explains.
+        """
+        chosen = range(0, len(self.held), max(1, len(self.held) // CHECKED))[:CHECKED]
+        difference = score_difference(folder, [self.held[n] for n in chosen], [scores[n] for n in chosen])
+        exact = self.asked.export_dtype == self.model.dtype == "float32" and not self.training.bf16
+        if not math.isfinite(difference) or (exact and difference > AGREE):
+            raise RuntimeError(
+                f"{folder}: its scores differ from the trainer's by {difference:.2g}; it was not exported whole"
+            )
+        return difference
+
+
+def read_data(asked: StepTraining, source: str) -> tuple[Any, Examples]:
+    """The model's tokenizer and the examples that fit it.
+
+    Raises:
+        ValueError: a row is bad, or the set is of another tokenizer.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    context = int(AutoConfig.from_pretrained(source).get_text_config().max_position_embeddings)
+    longest = asked.max_length or context
+    if longest > context:
+        raise ValueError(f"max_length: {longest} is more than the model's {context} positions; lower it")
+    rules = Rules(asked.label, longest, asked.on_bad, asked.first_error_below)
+    return tokenizer, read_examples(asked.data, Vocabulary.from_tokenizer(tokenizer), rules)
+
+
+def build(source: str, model: Any, training: Training) -> nn.Module:
+    """The model to be trained, its head at zero unless the checkpoint brings one: every score begins at one half."""
+    config = AutoConfig.from_pretrained(source)
+    trained = "Classification" in "".join(config.architectures or ()) and config.num_labels == 1
+    config.num_labels, config.classifier_dropout = 1, 0.0
+    config.problem_type, config.use_cache = "multi_label_classification", False
+    quantised = _quantisation(model)
+    network: Any = AutoModelForTokenClassification.from_pretrained(
+        source, config=config, dtype=model.dtype, use_safetensors=True,
+        attn_implementation=model.attn_implementation, **({"quantization_config": quantised} if quantised else {}),
+    )  # fmt: skip
+    # One-label sequence classifiers, the form that is exported, have no bias.
+    network.score.bias = None
+    if not trained:
+        _zero(network.score.weight)
+    if not model.use_peft:
+        whole: nn.Module = network
+        return whole
+    from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
+
+    if quantised:
+        network = prepare_model_for_kbit_training(network, training.gradient_checkpointing)
+    # What is drawn for the adapters must not depend on how the weights were loaded.
+    set_seed(training.seed)
+    adapted: nn.Module = get_peft_model(
+        network,
+        LoraConfig(
+            task_type="TOKEN_CLS", r=model.lora_r, lora_alpha=model.lora_alpha, lora_dropout=model.lora_dropout,
+            target_modules=model.lora_target_modules or "all-linear", modules_to_save=["score"],
+            use_rslora=model.use_rslora, use_dora=model.use_dora,
+        ),
+    )  # fmt: skip
+    return adapted
+
+
+def check_model(model: Any) -> None:
+    """Raises:
+    ValueError: the weights cannot be trained as asked.
+    """
+    if (model.load_in_4bit or model.load_in_8bit) and not model.use_peft:
+        raise ValueError("load_in_4bit: quantised weights cannot be trained; add use_peft: true")
+
+
+def _quantisation(model: Any) -> Any:
+    if not (model.load_in_4bit or model.load_in_8bit):
+        return None
+    from trl import get_quantization_config
+
+    return get_quantization_config(model)
+
+
+def _zero(parameter: nn.Parameter) -> None:
+    with torch.no_grad():
+        if hasattr(parameter, "ds_id"):
+            # ZeRO-3 has already divided it among the processes.
+            import deepspeed
+
+            with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
+                parameter.zero_()
+        else:
+            parameter.zero_()

@@ -1,0 +1,163 @@
+"""Training a score of steps: one loss, the same on any number of processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import Sampler
+from transformers import EvalPrediction, Trainer
+
+from baton.training.examples import Example
+from baton.training.metrics import curve_area, evaluate, harm_curve
+
+NO_LABEL = -100.0
+"""Stands where an example has fewer steps than the longest of its batch."""
+POOL = 50
+"""Batches that are drawn together and sorted by length."""
+
+
+class StepTrainer(Trainer):
+    """Learns labels of steps by binary cross-entropy, each label at its step's last token.
+
+    The loss of an optimiser step is the mean over the labelled steps of its global batch, however that is divided into
+    processes and accumulated micro-batches: one process, DDP, ZeRO and FSDP minimise the same number. Labels in [0, 1]
+    are taken as they are.
+
+    Args:
+        batch: examples of an optimiser step, over all processes.
+        weights: what the loss of a good and of a bad step is multiplied by.
+        positive_at: least label of a step that counts as good in metrics.
+        keywords: as for `Trainer`; its datasets are lists of `Example`.
+    """
+
+    def __init__(
+        self, *, batch: int, weights: tuple[float, float] = (1.0, 1.0), positive_at: float = 0.5, **keywords: Any
+    ):  # fmt: skip
+        self.batch, self.weights, self.positive_at = batch, weights, positive_at
+        super().__init__(data_collator=self.collate, compute_metrics=self.measure, **keywords)
+        # The loss is divided by the steps of the global batch here, and by nothing else.
+        self.loss_is_scaled_for_ga = True
+        self.model_accepts_loss_kwargs = True
+        self._loss_shifts_labels = False
+
+    def collate(self, examples: Sequence[Example]) -> dict[str, Tensor]:
+        """`input_ids`, `attention_mask` `[batch, tokens]`; `ends`, `labels` `[batch, steps]`."""
+        return {
+            "input_ids": padded([e.ids for e in examples], 0),
+            "attention_mask": padded([[1] * len(e.ids) for e in examples], 0),
+            "ends": padded([[step.end - 1 for step in e.steps] for e in examples], 0),
+            "labels": step_labels(examples),
+        }
+
+    def step_logits(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Logits at the steps' ends `[batch, steps]` in float32; those of padding mean nothing."""
+        out = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])
+        logits: Tensor = out.logits[..., 0].float()
+        return logits.gather(1, inputs["ends"])
+
+    def compute_loss(
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:  # fmt: skip
+        """This process's share of the global mean, times the processes, over which gradients are averaged."""
+        logits, labels = self.step_logits(model, inputs), inputs["labels"]
+        good, bad = self.weights
+        known = labels != NO_LABEL
+        # Weighted apart, so that a soft label is a good and a bad step in its proportion.
+        losses = -(good * labels * F.logsigmoid(logits) + bad * (1 - labels) * F.logsigmoid(-logits))
+        loss = losses.where(known, 0.0).sum() / num_items_in_batch * self.accelerator.num_processes
+        return (loss, logits) if return_outputs else loss
+
+    def prediction_step(
+        self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+    ) -> tuple[None, Tensor, Tensor]:  # fmt: skip
+        """Logits and labels of a batch. The loss is computed from those of all batches."""
+        inputs = self._prepare_inputs(inputs)
+        with torch.no_grad(), self.compute_loss_context_manager():
+            logits = self.step_logits(model, inputs)
+        return None, logits, inputs["labels"]
+
+    def measure(self, outcome: EvalPrediction) -> dict[str, float]:
+        """Metrics of the held-out examples, and `harm_against_random`, which is below 0 if scores know of harm."""
+        examples: Sequence[Example] = self.eval_dataset
+        scores = step_scores(outcome)
+        curve = harm_curve(examples, scores)
+        return {**evaluate(examples, scores, self.positive_at), "harm_against_random": curve_area(curve)}
+
+    def held_out_scores(self) -> list[list[float]]:
+        """Scores of the held-out examples, on every process."""
+        return step_scores(self.predict(self.eval_dataset))
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
+        lengths = [len(example.ids) for example in self.train_dataset]
+        return LengthGrouped(lengths, self.batch, self.args.seed)
+
+    def floating_point_ops(self, inputs: Mapping[str, Any]) -> int:
+        """6 a trained or carrying parameter and token, padding included."""
+        parameters: int = sum(p.ds_numel if hasattr(p, "ds_numel") else p.numel() for p in self.model.parameters())
+        return 6 * int(inputs["input_ids"].numel()) * parameters
+
+
+class LengthGrouped(Sampler[int]):
+    """Batches of examples of like length, in random order.
+
+    The order depends on seed and epoch alone, so that any number of processes sees the same global batches. What does
+    not fill the last batch of an epoch is left to the others, which draw anew.
+    """
+
+    def __init__(self, lengths: Sequence[int], batch: int, seed: int):
+        self._lengths, self._batch, self._seed, self._epoch = lengths, batch, seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self._epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self._lengths) // self._batch * self._batch
+
+    def __iter__(self) -> Iterator[int]:
+        rng = np.random.default_rng((self._seed, self._epoch))
+        order = rng.permutation(len(self._lengths))[: len(self)]
+        size = POOL * self._batch
+        batches: list[Any] = []
+        for start in range(0, len(order), size):
+            pool = sorted(order[start : start + size], key=lambda n: -self._lengths[n])
+            batches += [pool[n : n + self._batch] for n in range(0, len(pool), self._batch)]
+        for n in rng.permutation(len(batches)):
+            yield from map(int, batches[n])
+
+
+def padded(rows: Sequence[Sequence[float]], value: float) -> Tensor:
+    """Rows of numbers as a tensor `[rows, longest]`, filled up at the right."""
+    longest = max(map(len, rows))
+    return torch.tensor([[*row, *[value] * (longest - len(row))] for row in rows])
+
+
+def step_labels(examples: Sequence[Example]) -> Tensor:
+    """`[batch, steps]` in float32."""
+    return padded([[step.label for step in e.steps] for e in examples], NO_LABEL).float()
+
+
+def step_scores(outcome: Any) -> list[list[float]]:
+    """Scores of each example's steps, of what `Trainer` gathered of logits and labels."""
+    scores = torch.from_numpy(np.asarray(outcome.predictions)).double().sigmoid()
+    known = np.asarray(outcome.label_ids) != NO_LABEL
+    return [row[torch.from_numpy(mask)].tolist() for row, mask in zip(scores, known, strict=True)]
+
+
+def class_weights(examples: Sequence[Example]) -> tuple[float, float]:
+    """Weights under which good and bad steps count alike; 1 on average.
+
+    Raises:
+        ValueError: all labels are 0, or all 1.
+    """
+    labels = [step.label for example in examples for step in example.steps]
+    mean = sum(labels) / len(labels)
+    if not 0 < mean < 1:
+        raise ValueError(f"balance: all labels are {mean:g}, so there is nothing to balance; set balance: false")
+    return 0.5 / mean, 0.5 / (1 - mean)
