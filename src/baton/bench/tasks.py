@@ -122,7 +122,7 @@ def _jsonl(path: Path) -> Iterator[Mapping[str, Any]]:
 
 def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:
     # Slow to import, and few runs need it.
-    from pyarrow import ArrowException, parquet  # type: ignore[import-untyped]
+    from pyarrow import ArrowException, parquet
 
     try:
         file = parquet.ParquetFile(path)
