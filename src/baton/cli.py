@@ -668,6 +668,27 @@ def version() -> None:
 app.command("plan")(_input()(plan_command))
 
 
+@app.command()
+def up(
+    pair: Annotated[str, typer.Argument(help="Path of a pair.yaml some of whose models have engine vllm.")],
+    host: Annotated[str, typer.Option(help="Address that the servers listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port of the first server; the others follow.")] = 8000,
+) -> None:
+    """Serve a pair's models by vLLM until Ctrl-C, their logs shown, and write the pair.yaml to use them by."""
+    from baton.config import load_pair
+    from baton.up import run_up
+
+    colours = {**COLOURS, "up": "bold"}
+
+    def say(name: str, line: str) -> None:
+        console.print(f"[{colours[name.split()[0]]}]{name:>8} |[/] ", end="")
+        console.print(line, markup=False)
+
+    console = Console(highlight=False, soft_wrap=True)
+    with _input():
+        run_up(load_pair(pair), _base(pair), host, port, say)
+
+
 def _base(pair_path: str) -> Path:
     return Path.cwd() if pair_path == "nano" else Path(pair_path).resolve().parent
 

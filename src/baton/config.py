@@ -17,10 +17,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from baton import nano
 from baton.engines.base import Sampling, Speculation
+from baton.engines.settings import ServerSettings, VllmSettings
 from baton.generation import Budget, Options
 from baton.trace import Role
 
-EngineKind = Literal["transformers", "simulated"]
+EngineKind = Literal["transformers", "vllm", "openai", "simulated"]
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -41,9 +42,14 @@ class ModelConfig(Strict):
     """One model of a pair and the engine that runs it."""
 
     model: str = Field(min_length=1)
-    """A folder (absolute, or relative to the YAML's folder), a hub id, or `nano:target` / `nano:draft`. For the
-    `simulated` engine a file of costs and the role it plays: `costs.yaml#target`."""
+    """A folder (absolute, or relative to the YAML's folder), a hub id, or `nano:target` / `nano:draft`. With a server,
+    only its tokenizer is read here. For the `simulated` engine a file of costs and the role it plays:
+    `costs.yaml#target`."""
     engine: EngineKind = "transformers"
+    vllm: VllmSettings | None = None
+    """How vLLM runs it; goes with `engine: vllm`."""
+    server: Annotated[ServerSettings | None, BeforeValidator(lambda value: _server(value))] = None
+    """Where it is served; goes with `engine: openai`. An address alone will do."""
     device: str = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """`auto`: float32 on a CPU, the checkpoint's own elsewhere."""
@@ -57,6 +63,23 @@ class ModelConfig(Strict):
     """Token-level speculation inside the engine; none if null. It changes the time that tokens take, not the tokens."""
     trust_remote_code: bool = False
     revision: str | None = None
+
+    @model_validator(mode="after")
+    def _fits_engine(self) -> ModelConfig:
+        if self.vllm is not None and self.engine != "vllm":
+            raise ValueError(f"vllm: it goes with engine vllm, not {self.engine!r}; drop it, or set engine to vllm")
+        if self.server is not None and self.engine != "openai":
+            raise ValueError(
+                f"server: it goes with engine openai, not {self.engine!r}; drop it, or set engine to openai"
+            )
+        if self.server is None and self.engine == "openai":
+            raise ValueError("server: missing; engine openai needs the server's address")
+        return self
+
+    @property
+    def own(self) -> VllmSettings | ServerSettings | None:
+        """The group of its engine's own settings."""
+        return self.vllm or self.server
 
 
 class WeightsConfig(Strict):
@@ -189,6 +212,15 @@ def _scorer(value: Any) -> Any:
         hint = _nearest(str(kind), list(SCORERS))
         raise ValueError(f"kind: {kind!r} is unknown{hint}; use one of {', '.join(SCORERS)}")
     return _one_of(SCORERS[kind], value)
+
+
+def _server(value: Any) -> Any:
+    """Lets an address stand for a group, and one address for a list."""
+    if isinstance(value, str):
+        return {"url": [value]}
+    if isinstance(value, dict) and isinstance(value.get("url"), str):
+        return {**value, "url": [value["url"]]}
+    return value
 
 
 def _template(value: Any) -> Any:

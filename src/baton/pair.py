@@ -133,7 +133,15 @@ def load_engine(model: ModelConfig, base: Path) -> Engine:
     Raises:
         ValueError: the model, or what its speculation needs, cannot be loaded.
     """
-    return engine_class(model.engine).load(
+    own = {"own": model.own} if model.own is not None else {}
+    try:
+        engine = engine_class(model.engine)
+    except ImportError as error:
+        raise LoadError(
+            f"{model.engine!r} needs a library that is not installed ({error}); pip install 'batonlm[{model.engine}]'",
+            "engine",
+        ) from error
+    return engine.load(
         located(model.model, base),
         device=model.device,
         dtype=model.dtype,
@@ -142,7 +150,8 @@ def load_engine(model: ModelConfig, base: Path) -> Engine:
         threads=model.threads,
         trust_remote_code=model.trust_remote_code,
         revision=model.revision,
-        speculative=_speculation(model.speculative, base),
+        speculative=located_speculation(model.speculative, base),
+        **own,
     )
 
 
@@ -161,7 +170,12 @@ def located(model: str, base: Path, field: str = "model") -> str:
     return model_path(model, base)
 
 
-def _speculation(asked: Speculation | None, base: Path) -> Speculation | None:
+def located_speculation(asked: Speculation | None, base: Path) -> Speculation | None:
+    """A speculation whose model, if it names one, is the folder or hub id meant.
+
+    Raises:
+        LoadError: `nano:` is followed by no shipped model.
+    """
     if asked is None or asked.model is None:
         return asked
     return replace(asked, model=located(asked.model, base, "speculative.model"))

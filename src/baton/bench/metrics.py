@@ -474,9 +474,12 @@ def _throughput(timed: list[Record]) -> float | None:
 
 
 def _acceptance_length(answers: list[Record]) -> float | None:
-    """Tokens a forward of the target; 1 where speculation gains nothing."""
+    """Tokens a forward of the target; 1 where speculation gains nothing, None where the engine tells of none."""
     steps = [r.stepped.get(Role.TARGET, (0, 0)) for r in answers]
-    return _ratio(sum(tokens for tokens, _ in steps), sum(forwards for _, forwards in steps))
+    tokens, forwards = (sum(column) for column in zip(*steps, strict=True)) if steps else (0, 0)
+    if tokens == forwards and not any(r.speculated.get(Role.TARGET) for r in answers):
+        return None
+    return _ratio(tokens, forwards)
 
 
 def sampled_share(answers: Sequence[Record]) -> float | None:

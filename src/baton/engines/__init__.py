@@ -8,6 +8,8 @@ from baton.engines.base import Engine
 
 KINDS = {
     "transformers": ("baton.engines.transformers", "TransformersEngine"),
+    "vllm": ("baton.engines.vllm", "VllmEngine"),
+    "openai": ("baton.engines.openai", "OpenAIEngine"),
     "simulated": ("baton.engines.simulated", "SimulatedEngine"),
 }
 

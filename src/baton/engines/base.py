@@ -21,7 +21,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from baton.boundary import Feature, SegmentMatcher
 from baton.vocabulary import Vocabulary
@@ -307,10 +307,12 @@ class Engine(ABC):
         trust_remote_code: bool,
         revision: str | None,
         speculative: Speculation | None,
+        own: Any = None,
     ) -> Engine:
         """Loads the model at `path` (folder or hub id) as a pair's configuration asks.
 
-        An engine that cannot do the `speculative` asked for refuses it by name (`field` "speculative.method").
+        `own` is the configuration's group for this kind of engine (`vllm`, `server`). An engine that cannot do the
+        `speculative` asked for refuses it by name (`field` "speculative.method").
 
         Raises:
             LoadError: one line that names what is missing or unsupported.
@@ -354,15 +356,39 @@ class Engine(ABC):
         """Cancels what is running and frees the model. Idempotent."""
 
 
+class Backend(Protocol):
+    """What takes a full prefix a request: a `PrefixEngine`, or one of several copies of a model that it runs."""
+
+    kind: str
+
+    @property
+    def stops(self) -> bool:
+        """As `PrefixEngine.stops`."""
+        ...
+
+    def stream(
+        self, ids: Sequence[int], stop_ids: frozenset[int], cap: int, sampling: Sampling, seed: int, read: Read
+    ) -> AsyncGenerator[Chunk, None]:
+        """As `PrefixEngine.stream`."""
+        ...
+
+    async def logprob(self, ids: Sequence[int], count: int, temperature: float = 1.0) -> tuple[list[TokenScore], Usage]:
+        """As `PrefixEngine.logprob`."""
+        ...
+
+
 class PrefixEngine(Engine):
     """An engine whose backend takes a full prefix a request. Subclasses write `stream`; sessions are inherited."""
+
+    stops = True
+    """Whether a stream ends by itself after a stop id; one that does not is closed at a segment's end."""
 
     @abstractmethod
     def stream(
         self, ids: Sequence[int], stop_ids: frozenset[int], cap: int, sampling: Sampling, seed: int, read: Read
     ) -> AsyncGenerator[Chunk, None]:
         """Samples up to `cap` tokens after `ids`, stopping after the first token that is in `stop_ids` (kept in the
-        chunk). The last chunk carries `usage`."""
+        chunk). The last chunk carries `usage`; one before it may, as soon as what was cached is known."""
 
     async def logprob(self, ids: Sequence[int], count: int, temperature: float = 1.0) -> tuple[list[TokenScore], Usage]:
         """Scores the last `count` of `ids`."""
@@ -378,7 +404,7 @@ class PrefixSession(Session):
     While some match is undecided it goes on one token at a time, so that at most one token is sampled in vain.
     """
 
-    def __init__(self, engine: PrefixEngine):
+    def __init__(self, engine: Backend):
         self.engine = engine
 
     async def generate(self, call: Call) -> AsyncGenerator[Chunk, None]:
@@ -394,13 +420,17 @@ class PrefixSession(Session):
             sampled = 0
             async with aclosing(stream) as chunks:
                 async for last in chunks:
-                    if last.usage is not None and first:
-                        # A resumed request sends again what the one before it computed: only the first one's counts.
-                        total.cached = last.usage.cached
+                    if last.usage is not None:
+                        if first:
+                            # A resumed request sends again what the one before it computed: the first one's counts.
+                            total.cached = last.usage.cached
+                        total.proposed += last.usage.proposed
+                        total.accepted += last.usage.accepted
+                        total.drafted += last.usage.drafted
                     last.usage = None
                     sampled += len(last.ids)
                     if last.ids and not decided:
-                        stopped = sampled == cap or last.ids[-1] in matcher.stop_ids
+                        stopped = self.engine.stops and (sampled == cap or last.ids[-1] in matcher.stop_ids)
                         decided = _push(call, last)
                         ids += last.ids
                         yield last

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 import transformers
-from jinja2 import TemplateError
 from transformers import AttentionInterface
 
 from baton.engines import attention
@@ -32,6 +31,7 @@ from baton.engines.base import (
     TokenScore,
     Usage,
 )
+from baton.engines.chat import render, vocabulary_of
 from baton.engines.kv import Geometry
 from baton.engines.network import Network
 from baton.engines.speculation import DraftModel, Lookup, Proposer, Speculator
@@ -163,21 +163,7 @@ class TransformersEngine(Engine):
 
     def render(self, messages: Sequence[dict[str, str]], *, thinking: bool = True) -> list[int]:
         """As `Engine.render`. For a model without a chat template: the messages' contents, joined by line breaks."""
-        if not self._tokenizer.chat_template:
-            text = "\n".join(message["content"] for message in messages)
-            ids: list[int] = self._tokenizer.encode(text)
-            return ids
-        try:
-            text = self._tokenizer.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=True, enable_thinking=thinking
-            )
-        except TemplateError as error:
-            roles = ", ".join(message["role"] for message in messages)
-            raise EngineError(
-                f"chat template: it refuses a conversation of {roles} ({error}); leave a role out"
-            ) from error
-        # The template writes its own special tokens.
-        return self.vocabulary.encode(text)
+        return render(self._tokenizer, self.vocabulary, messages, thinking)
 
     def metrics(self) -> dict[str, float]:
         """Since the start: `tokens_sampled`, `tokens_prefilled`, `tokens_cached` (found in a cache), `rebuilt_tokens`
@@ -278,8 +264,12 @@ class TransformersSession(Session):
         return row
 
 
-def _check_folder(path: str | Path) -> None:
-    """Finds what `from_pretrained` would say at length, or not at all, about a local folder."""
+def check_folder(path: str | Path) -> None:
+    """Finds what `from_pretrained` would say at length, or not at all, about a local folder.
+
+    Raises:
+        LoadError: something that a model needs is missing there.
+    """
     folder = Path(path)
     if not folder.exists():
         if folder.is_absolute() or str(path).startswith((".", "~")) or str(path).count("/") != 1:
@@ -301,7 +291,7 @@ def _pretrained(
     Raises:
         LoadError: they cannot be loaded.
     """
-    _check_folder(name)
+    check_folder(name)
     check_device(device)
     origin: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     try:
@@ -359,12 +349,8 @@ def _context(model: Any, name: str) -> int:
 
 
 def _vocabulary(model: Any, tokenizer: Any, name: str) -> Vocabulary:
-    if not getattr(tokenizer, "is_fast", False):
-        raise LoadError(f"{name}: it has no fast tokenizer; add a tokenizer.json")
     ends = model.generation_config.eos_token_id if model.generation_config is not None else None
-    return Vocabulary.from_tokenizer(
-        tokenizer, end_of_text=[] if ends is None else [ends] if isinstance(ends, int) else ends
-    )
+    return vocabulary_of(tokenizer, name, ends)
 
 
 def _network(model: Any, name: str, vocabulary: Vocabulary, context: int) -> Network:

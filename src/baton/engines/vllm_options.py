@@ -1,0 +1,107 @@
+"""A model's configuration in vLLM's words: arguments, which are a server's options too, and environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from baton.engines.base import Speculation
+from baton.engines.settings import VllmSettings
+
+
+def on_cpu() -> bool:
+    """Whether the vLLM that is installed here runs on CPUs.
+
+    Raises:
+        ImportError: none is installed.
+    """
+    from vllm.platforms import current_platform
+
+    return bool(current_platform.is_cpu())
+
+
+def engine_arguments(
+    path: str, *, dtype: str, cache_bytes: int, max_batch: int, trust_remote_code: bool,
+    revision: str | None, speculative: Speculation | None, settings: VllmSettings, replica: int = 0,
+) -> dict[str, Any]:  # fmt: skip
+    """The arguments of vLLM's `AsyncEngineArgs` for one copy of a model; a server's options have the same names."""
+    cpu = on_cpu()
+    wanted: dict[str, Any] = {
+        "model": path,
+        "tokenizer": path,
+        "dtype": "float32" if cpu and dtype == "auto" else dtype,
+        "max_num_seqs": max_batch,
+        "tensor_parallel_size": settings.tensor_parallel,
+        "enforce_eager": cpu or settings.eager,
+        "enable_prefix_caching": True,
+        "use_tqdm_on_load": False,
+        "max_logprobs": settings.logprobs,
+        "trust_remote_code": trust_remote_code,
+        "seed": 0,
+    }
+    if settings.memory is not None:
+        wanted["gpu_memory_utilization"] = settings.memory
+    else:
+        wanted["kv_cache_memory_bytes"] = cache_bytes
+    if not cpu:
+        wanted["device_ids"] = [*settings.devices_of(replica)]
+    optional = {
+        "revision": revision,
+        "max_model_len": settings.context,
+        "block_size": settings.block,
+        "speculative_config": speculative_config(speculative),
+    }
+    wanted |= {name: value for name, value in optional.items() if value is not None}
+    further = dict(settings.args)
+    if "speculative_config" in wanted and "speculative_config" in further:
+        further["speculative_config"] = wanted["speculative_config"] | further["speculative_config"]
+    return wanted | further
+
+
+def speculative_config(asked: Speculation | None) -> dict[str, Any] | None:
+    """vLLM's own form of a speculation."""
+    if asked is None:
+        return None
+    config: dict[str, Any] = {"method": asked.method, "num_speculative_tokens": asked.tokens}
+    if asked.method == "ngram":
+        config |= {"prompt_lookup_min": asked.ngram_min, "prompt_lookup_max": asked.ngram_max}
+    if asked.model is not None:
+        config["model"] = asked.model
+    return config
+
+
+def variables(threads: int | None) -> dict[str, str]:
+    """What the processes that vLLM starts must find in their environment."""
+    wanted = {
+        # The process that starts them may hold threads and a GPU: neither survives a fork.
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
+    if on_cpu():
+        wanted |= {
+            "OMP_NUM_THREADS": str(threads or 1),
+            # The core runs the model itself, without a further process for it.
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            # Two engines would be bound to the same cores.
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "TORCH_COMPILE_DISABLE": "1",
+        }
+    return wanted
+
+
+@contextmanager
+def environment(threads: int | None) -> Iterator[None]:
+    """`variables` in this process's environment, which is put back afterwards."""
+    wanted = variables(threads)
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
