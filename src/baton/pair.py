@@ -112,7 +112,7 @@ class Pairs:
     def _engine(self, role: Role, speculative: Speculation | None) -> Engine:
         if (role, speculative) not in self._engines:
             try:
-                made = self.plain.engines[role].speculating(_speculation(speculative, self._base))
+                made = self.plain.engines[role].speculating(located_speculation(speculative, self._base))
             except LoadError as error:
                 raise ValueError(f"speculative.{role}.{error.field.removeprefix('speculative.')}: {error}") from None
             self._engines[role, speculative] = made
