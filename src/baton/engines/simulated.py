@@ -90,6 +90,7 @@ class SimulatedEngine(Engine):
         trust_remote_code: bool,
         revision: str | None,
         speculative: Speculation | None,
+        own: None = None,
     ) -> SimulatedEngine:
         file, _, role = path.partition("#")
         if role not in (Role.TARGET, Role.DRAFT):
