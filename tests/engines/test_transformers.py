@@ -734,3 +734,22 @@ async def test_a_forgotten_prompt_is_computed_again(engine: TransformersEngine) 
     assert await cached() == len(prompt) - 1
     engine.forget()
     assert await cached() == 0
+
+
+async def test_the_largest_cache_is_counted_since_forget_and_weights_are_all_of_them(
+    engine: TransformersEngine,
+) -> None:
+    async def peak(text: str) -> float:
+        engine.forget()
+        prompt = Prefix(engine.vocabulary.encode(text))
+        session = engine.open(prompt.ids())
+        async for _ in session.generate(Call(prompt, SegmentMatcher([], engine.vocabulary), cap=2)):
+            pass
+        session.close()
+        return engine.metrics()["cache_bytes_peak"]
+
+    small, large = await peak("a"), await peak("a" * 150)
+    assert 0 < small < large
+    assert await peak("a") == small
+    metrics = engine.metrics()
+    assert metrics["weight_bytes"] >= 4 * metrics["parameters"]

@@ -58,6 +58,7 @@ async def test_scores_are_cosines_of_mean_states_whatever_is_in_the_batch(encode
     assert [s.value for s in scores] == pytest.approx([float(embed(a) @ embed(b)) for a, b in pairs], abs=1e-5)
     assert [s.tokens for s in scores] == [len(a) + len(b) for a, b in pairs]
     assert scorer.batcher.batches == [6]
+    assert scorer.held_bytes() >= sum(p.nbytes for p in BertModel.from_pretrained(folder).parameters())
     await scorer.close()
 
 

@@ -132,6 +132,13 @@ async def test_a_template_that_does_not_fit_says_so(engine, template, against, m
         await Judge("judge", engine, template, role="target").score([request("x", against=against)])
 
 
+async def test_only_a_model_of_its_own_takes_memory(engine):
+    shared, own = (Judge("judge", engine, SPECREASON, own=own) for own in (False, True))
+    await own.score([request("So 21.")])
+    assert shared.held_bytes() == 0
+    assert own.held_bytes() > engine.metrics()["weight_bytes"] > 0
+
+
 async def test_a_judge_on_a_model_of_its_own_gets_the_conversation_written_out(engine):
     judge = Judge("judge", engine, SPECREASON, read="expected", top=ALL)
     (score,) = await judge.score([request("So 21.")])

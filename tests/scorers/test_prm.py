@@ -316,4 +316,6 @@ async def test_a_sequence_classifier_with_one_label_is_read_at_the_end_of_the_id
     with torch.inference_mode():
         expected = model(torch.tensor([ids])).logits[0, 0].sigmoid().item()
     assert score.value == pytest.approx(expected, **CLOSE)
+    weights = sum(p.nbytes for p in model.model.parameters())
+    assert scorer.held_bytes() == pytest.approx(weights + scorer.model.cache_bytes, rel=0.01)
     await scorer.close()

@@ -345,11 +345,13 @@ class Engine(ABC):
         """Counters since the engine started (tokens, steps, cache hits, bytes ...), for reports and load control.
 
         `running` and `waiting` are requests now; `parameters` is the model's size, `speculative_parameters` that of
-        the model that proposes tokens.
+        the model that proposes tokens. `weight_bytes` is what the weights of both take, `cache_bytes_peak` the most
+        that keys and values took at one time since `forget`; an engine that cannot tell leaves them out.
         """
 
     def forget(self) -> None:  # noqa: B027
-        """Optional hint: drop what finished answers left in the cache, so that the next one starts cold."""
+        """Optional hint: drop what finished answers left in the cache, so that the next one starts cold, and count
+        `cache_bytes_peak` anew."""
 
     @abstractmethod
     async def close(self) -> None:

@@ -93,6 +93,7 @@ class TransformersEngine(Engine):
         }  # fmt: skip
         self._parameters = float(model.num_parameters())
         self._draft_parameters = float(draft[0].num_parameters()) if draft is not None else 0.0
+        self._weight_bytes = float(sum(m.get_memory_footprint() for m in (model, *(draft or ())[:1])))
         network = _network(model, name, self.vocabulary, self.context)
         speculator: Speculator | None = None
         if speculative is not None:
@@ -169,13 +170,14 @@ class TransformersEngine(Engine):
         """Since the start: `tokens_sampled`, `tokens_prefilled`, `tokens_cached` (found in a cache), `rebuilt_tokens`
         (computed again after an eviction), `steps`, `rows` (summed over steps), `prompt_hits`, `pauses` (rows that
         had to wait for memory), `tokens_proposed` and `tokens_accepted` (by speculation), `evictions`, `busy_seconds`,
-        `cache_bytes_peak`; and now: `cache_bytes`, `running`, `waiting`. `parameters` is the model's size,
-        `speculative_parameters` that of the model that proposes."""
+        `cache_bytes_peak` (since `forget`); and now: `cache_bytes`, `running`, `waiting`. `parameters` is the model's
+        size, `speculative_parameters` that of the model that proposes, `weight_bytes` what both take in memory."""
         worker = self._worker
         pools = worker.pools
         return {
             "parameters": self._parameters,
             "speculative_parameters": self._draft_parameters,
+            "weight_bytes": self._weight_bytes,
             **worker.counts,
             "evictions": sum(pool.evictions for pool in pools),
             "busy_seconds": worker.busy_seconds,

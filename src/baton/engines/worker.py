@@ -313,7 +313,7 @@ class Worker(threading.Thread):
             self._wake.notify()
 
     def forget(self) -> None:
-        """What closed sessions left behind is dropped before the next row starts."""
+        """What closed sessions left behind is dropped, and the peak counted anew, before the next row starts."""
         with self._wake:
             self._forgetting = True
             self._wake.notify()
@@ -367,6 +367,8 @@ class Worker(threading.Thread):
             self.pool.forget()
             if self.speculator is not None:
                 self.speculator.proposer.forget()
+            for pool in self.pools:
+                pool.peak = pool.used
         return not self._stopping
 
     def _step(self) -> None:

@@ -102,6 +102,10 @@ class Scorer(Protocol):
         """
         ...
 
+    def held_bytes(self) -> float:
+        """Memory of the scorer's own model and of what it remembers; 0 for one that reads the pair's models."""
+        return 0.0
+
     async def close(self) -> None:
         """Cancels what is running and frees the model. Idempotent."""
         return

@@ -35,6 +35,7 @@ class Encoder:
 
     def __init__(self, checkpoint: Checkpoint):
         self._model = checkpoint.model(transformers.AutoModel)
+        self.weight_bytes = float(self._model.get_memory_footprint())
         self._tokenizer = checkpoint.tokenizer(transformers.AutoTokenizer)
         pooling = _settings(checkpoint.folder / "1_Pooling" / "config.json")
         self._first = bool(pooling.get("pooling_mode_cls_token"))
@@ -69,10 +70,11 @@ class Embedding(Scorer):
         name: what errors call it.
         embed: unit vectors of texts; runs in a thread of its own, on what waits together.
         most: texts in one batch.
+        weight_bytes: memory of the encoder's weights.
     """
 
-    def __init__(self, name: str, embed: Any, most: int = 64):
-        self.name = name
+    def __init__(self, name: str, embed: Any, most: int = 64, weight_bytes: float = 0.0):
+        self.name, self._weight_bytes = name, weight_bytes
         self.batcher: Batcher[str, Embedded] = Batcher(name, embed, most)
 
     @classmethod
@@ -89,7 +91,8 @@ class Embedding(Scorer):
             trust_remote_code=config.trust_remote_code, revision=config.revision,
         )  # fmt: skip
         if config.library == "transformers":
-            return cls(name, Encoder(checkpoint), config.max_batch)
+            encoder = Encoder(checkpoint)
+            return cls(name, encoder, config.max_batch, encoder.weight_bytes)
         try:
             library = import_module("sentence_transformers")
         except ImportError:
@@ -100,7 +103,7 @@ class Embedding(Scorer):
             str(checkpoint.folder), device=str(checkpoint.device), trust_remote_code=checkpoint.trust_remote_code,
             model_kwargs={"use_safetensors": True, "dtype": checkpoint.dtype},
         )  # fmt: skip
-        return cls(name, partial(_by_library, model), config.max_batch)
+        return cls(name, partial(_by_library, model), config.max_batch, sum(p.nbytes for p in model.parameters()))
 
     async def score(self, requests: Sequence[ScoreRequest]) -> list[Score]:
         pairs = [(request.last, self._other(request)) for request in requests]
@@ -117,6 +120,9 @@ class Embedding(Scorer):
             unpaid -= {one, other}
             scores.append(Score(float(embedded[one][0] @ embedded[other][0]), tokens=tokens))
         return scores
+
+    def held_bytes(self) -> float:
+        return self._weight_bytes
 
     async def close(self) -> None:
         await self.batcher.close()

@@ -74,6 +74,11 @@ class Judge(Scorer):
     async def score(self, requests: Sequence[ScoreRequest]) -> list[Score]:
         return await together([self._judge(r) for r in requests])
 
+    def held_bytes(self) -> float:
+        """Weights and largest cache of a model of its own."""
+        measured = self.engine.metrics() if self.own else {}
+        return measured.get("weight_bytes", 0.0) + measured.get("cache_bytes_peak", 0.0)
+
     async def close(self) -> None:
         self._sessions.close()
         if self.own:

@@ -316,6 +316,10 @@ class Prm(Scorer):
         reads = await self.batcher.run([row for row, _ in prepared])
         return [self._score(row, read, skipped) for (row, skipped), read in zip(prepared, reads, strict=True)]
 
+    def held_bytes(self) -> float:
+        """Weights, and the bound on what is remembered, which a long run fills."""
+        return float(self.model.backbone.get_memory_footprint()) + self.model.cache_bytes
+
     async def close(self) -> None:
         await self.batcher.close()
 
