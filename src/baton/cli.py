@@ -349,50 +349,65 @@ async def _calibrate_thresholds(
     work: Path,
     seed: int,
 ) -> None:
-    from dataclasses import replace
-
-    from baton import routers
-    from baton.bench import environment
     from baton.calibrate import thresholds
-    from baton.calibrate.points import generation_settings, varied
-    from baton.calibrate.work import claim
-    from baton.config import cue_profile, load_pair, pair_options
+    from baton.calibrate.arms import Calibrated, On, points_of
+    from baton.config import load_pair, pair_options
     from baton.pair import Pair
 
     config, base = load_pair(pair_path), _base(pair_path)
     given = _knobs(knobs)
     knob = thresholds.find_knob(router_name, given, vary, span)
-
-    def make(value: float) -> Any:
-        return routers.create(
-            router_name, varied(given, knob.name, value), Path.cwd(), {"cues": cue_profile(config, base)}
-        )
-
-    policy = make(knob.low)
     options = _options(pair_options(config, seed), temperature, max_tokens)
     split, questions = _calibration_questions(task, count)
     loaded = Pair.load(config, base)
+    on = On(config, base, loaded, questions, task.stem if task else "nano", split, options)
+    wanted = Calibrated(router_name, given, knob, targets, out, Path.cwd())
     console = Console()
     try:
-        routers.check(policy, loaded)
-        about: dict[str, Any] = {
-            "pair": environment.pair_identity(config, base),
-            "scorers": {s: config.scorers[s].model_dump(mode="json") for s in getattr(policy, "scorers", ())},
-            "generation": generation_settings(options),
-        }
-        claim(work, {**about, "router": router_name, "knobs": given, "vary": knob.name, "questions from": split})
         with _bars(console) as report:
-            points = await thresholds.operating_points(
-                loaded, make, knob, targets, questions, options, work, settings, report
-            )
+            points = await points_of(wanted, on, work, settings, report)
     finally:
         await loaded.close()
-    points = replace(points, router=router_name, knobs=given, task=task.stem if task else "nano", split=split, **about)
-    points.save(out)
+    _show_points(points, out, console)
+
+
+def _show_points(points: Any, out: Path, console: Console) -> None:
     console.print(_points_table(points))
     for note in (*(f"{p.asked}: {p.note}" for p in points.points if p.note), *points.notes):
         console.print(f"note: {note}", style="yellow", markup=False)
     console.print(f"{len(points.points)} points of {len(points.evaluations)} evaluations -> {out}")
+
+
+@calibrate.command("arms")
+def calibrate_arms(
+    recipe: Annotated[Path, typer.Argument(help="The recipe's YAML; its arms with `at` and `points` are calibrated.")],
+    shard: Annotated[str | None, typer.Option(help="Only a part of the files of points, as 2/8.")] = None,
+    evaluations: Annotated[int, typer.Option(help="Values tried for each point at most.")] = 6,
+    tolerance: Annotated[float, typer.Option(help="How near a share must come.")] = 0.02,
+    work: Annotated[Path, typer.Option(help="Folder of the answers; a second call resumes.")] = Path("runs/points"),
+    concurrency: Annotated[int, typer.Option(help="Answers in flight.")] = 16,
+) -> None:
+    """Find the operating points that a recipe's arms ask for, on its calibration questions."""
+    from baton.bench.runner import shard_of
+    from baton.calibrate.thresholds import Settings
+    from baton.config import load_recipe
+
+    with _input():
+        settings = Settings(evaluations=evaluations, tolerance=tolerance, concurrency=concurrency)
+        try:
+            asyncio.run(_calibrate_arms(load_recipe(recipe), work, settings, shard_of(shard) if shard else (0, 1)))
+        except KeyboardInterrupt:
+            print("stopped: the same command goes on from here", file=sys.stderr)
+            raise
+
+
+async def _calibrate_arms(recipe: Any, work: Path, settings: Any, shard: tuple[int, int]) -> None:
+    from baton.calibrate.arms import calibrate_arms as calibrated
+
+    console = Console()
+    with _bars(console) as report:
+        async for wanted, points in calibrated(recipe, work, settings, shard, report):
+            _show_points(points, wanted.out, console)
 
 
 def _numbers(name: str, text: str | None) -> list[float]:

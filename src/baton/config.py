@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
@@ -350,7 +350,9 @@ class RouterConfig(Strict):
     at: PointConfig | None = None
     """Operating point that the arm takes its knobs from; goes with `points`."""
     points: str | None = None
-    """File that `baton calibrate thresholds` wrote, relative to the recipe's folder."""
+    """File that `baton calibrate` writes (`arms` or `thresholds`), relative to the recipe's folder."""
+    vary: str | None = None
+    """The knob that the operating point sets; the router's main one if null."""
     speculative: ArmSpeculation = ArmSpeculation()
     """In place of the pair's, for this arm alone."""
 
@@ -363,6 +365,8 @@ class RouterConfig(Strict):
         if (self.at is None) != (self.points is None):
             missing, there = ("at", "points") if self.at is None else ("points", "at")
             raise ValueError(f"{missing}: missing beside {there}; at says which operating point, points which file")
+        if self.vary is not None and self.at is None:
+            raise ValueError(f"vary: {self.vary!r} goes with an operating point; add at and points, or drop it")
         if self.at is not None and self.share_of is not None:
             raise ValueError(f"share_of: {self.share_of!r} stands beside at; drop one")
         return self
@@ -594,6 +598,16 @@ def pair_options(config: PairConfig, seed: int = 0) -> Options:
         seed=seed,
         system=config.system,
         thinking=config.thinking,
+    )
+
+
+def recipe_options(config: RecipeConfig) -> Options:
+    """How a recipe's answers are generated."""
+    return replace(
+        pair_options(config.pair, config.seed),
+        sampling=config.sampling or config.pair.sampling,
+        budget=config.budget or config.pair.budget,
+        timeout=config.timeout_s,
     )
 
 

@@ -91,6 +91,39 @@ def test_an_arm_takes_its_knob_from_calibrated_points_and_the_result_says_so(fol
     assert said["split"] == "calibration.jsonl"
 
 
+def test_the_arms_of_a_recipe_are_calibrated_on_its_calibration_questions_and_then_compared(folder):
+    data = {
+        "name": "r", "pair": PAIR, "task": {"name": "sums", "path": "{split}.jsonl"}, "latency": None,
+        "calibration": {"limit": 4},
+        "routers": [
+            "target",
+            {"router": "random", "at": {"share": [0.2, 0.6]}, "points": "points/random.json"},
+            {"router": "bild", "at": {"share": 0.5}, "points": "points/bild.json", "vary": "rollback"},
+        ],
+    }  # fmt: skip
+    recipe = folder / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump(data))
+    args = ["calibrate", "arms", "recipe.yaml", "--evaluations", "2", "--tolerance", "0.1"]
+    for shard in ("1/2", "2/2"):
+        done = CliRunner().invoke(app, [*args, "--shard", shard])
+        assert done.exit_code == 0, done.output
+    random, bild = (Points.load(folder / "points" / f"{name}.json") for name in ("random", "bild"))
+    assert [p.asked.value for p in random.points] == [0.2, 0.6]
+    assert (bild.knob, len(bild.questions), bild.split) == ("rollback", 4, "calibration")
+    assert run_compare(recipe, out=folder / "run", limit=2) == 0
+    arms = {a["label"]: a for a in json.loads((folder / "run" / "results.json").read_text())["arms"]}
+    assert arms["random@0.6"]["knobs"]["share"] == random.points[1].found.value
+    assert arms["bild"]["knobs"]["rollback"] == bild.points[0].found.value
+    data["routers"][2]["vary"] = "fallback"
+    recipe.write_text(yaml.safe_dump(data))
+    assert run_compare(recipe, out=folder / "other", limit=2) == 2
+    data["routers"][2]["points"] = "points/random.json"
+    recipe.write_text(yaml.safe_dump(data))
+    refused = CliRunner().invoke(app, args)
+    assert refused.exit_code == 2
+    assert "'points/random.json' is another router's too" in refused.output
+
+
 def test_a_work_folder_serves_one_calibration(folder):
     assert calibrate(folder).exit_code == 0
     other = calibrate(folder, "--temperature", "0.1")

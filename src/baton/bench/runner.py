@@ -29,8 +29,16 @@ from baton.bench.metrics import CALIBRATION, LATENCY, QUALITY, Key, Run
 from baton.bench.tasks import Question
 from baton.bench.terminal import Progress
 from baton.calibrate.points import LATENCIES, Asked, Points, check_fit, generation_settings
-from baton.config import ConfigError, ModelConfig, Recipe, RecipeConfig, RouterConfig, cue_profile, load_recipe
-from baton.generation import Options, Router, generate
+from baton.config import (
+    ConfigError,
+    ModelConfig,
+    Recipe,
+    RouterConfig,
+    cue_profile,
+    load_recipe,
+    recipe_options,
+)
+from baton.generation import Router, generate
 from baton.pair import Pair, Pairs, Speculating
 from baton.records import write_json
 from baton.routers import check, create
@@ -83,7 +91,7 @@ def run_compare(
     try:
         recipe = load_recipe(recipe_path, {name: value for name, value in given.items() if value is not None})
         folder = Path(out) if out is not None else Path("runs") / recipe.config.name
-        part = _shard(shard) if shard is not None else None
+        part = shard_of(shard) if shard is not None else None
         results = asyncio.run(compare(recipe, folder, show, part))
     except ConfigError as error:
         print(error, file=sys.stderr)
@@ -108,7 +116,12 @@ Shard = tuple[int, int]
 """Which part of the questions (from 0), of how many."""
 
 
-def _shard(text: str) -> Shard:
+def shard_of(text: str) -> Shard:
+    """Reads `1/8`.
+
+    Raises:
+        ConfigError: it is no part of a whole.
+    """
     part, _, parts = text.partition("/")
     if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
         raise ConfigError(f"shard: {text!r} is no part of a whole; write 1/8 for the first of eight")
@@ -176,7 +189,7 @@ class _Runner:
         self.recipe, self.config, self.pairs = recipe, config, pairs
         self.folder, self.show, self.asked = folder, show, asked
         self.client = f"{environment.machine()} {self.part + 1}/{self.parts}"
-        self.options = _options(config)
+        self.options = recipe_options(config)
         self.grader = Grader(config.grader_timeout_s)
         self.done = folder.done()
         self.shares: dict[str, float] = {}
@@ -331,9 +344,7 @@ def _operating(recipe: Recipe, config: RouterConfig) -> tuple[Points, Asked] | N
     """The file and the point that an arm takes its knobs from, if it does."""
     if config.at is None or config.points is None:
         return None
-    wanted = config.at.model_dump(exclude_none=True)
-    measure, value = next(iter(wanted.items()))
-    return Points.load(recipe.base / config.points), Asked("target_share" if measure == "share" else measure, value)
+    return Points.load(recipe.base / config.points), Asked.of(config.at)
 
 
 def _points(recipe: Recipe, arms: Iterable[RouterConfig], questions: Sequence[Question]) -> dict[str, Any]:
@@ -350,10 +361,12 @@ def _points(recipe: Recipe, arms: Iterable[RouterConfig], questions: Sequence[Qu
         points, asked = operating
         point = points.point(asked)
         try:
+            if arm.vary is not None and arm.vary != points.knob:
+                raise ValueError(f"they are of knob {points.knob!r}, not {arm.vary!r}; calibrate that one")
             check_fit(
                 points, arm.router, environment.pair_identity(config.pair, recipe.pair_base),
                 {name: s.model_dump(mode="json") for name, s in config.pair.scorers.items()},
-                generation_settings(_options(config)), config.task.name, config.split,
+                generation_settings(recipe_options(config)), config.task.name, config.split,
                 [tasks.digest(q.question) for q in questions],
                 config.latency.concurrency if config.latency and asked.measure in LATENCIES else None,
             )  # fmt: skip
@@ -364,17 +377,6 @@ def _points(recipe: Recipe, arms: Iterable[RouterConfig], questions: Sequence[Qu
             "asked": {asked.measure: asked.value}, "reached": point.reached, **asdict(point.found),
         }  # fmt: skip
     return found
-
-
-def _options(config: RecipeConfig) -> Options:
-    return Options(
-        sampling=config.sampling or config.pair.sampling,
-        budget=config.budget or config.pair.budget,
-        seed=config.seed,
-        system=config.pair.system,
-        thinking=config.pair.thinking,
-        timeout=config.timeout_s,
-    )
 
 
 def _check(recipe: Recipe, contestant: Contestant, pairs: Pairs) -> None:

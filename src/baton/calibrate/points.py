@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from baton.config import PointConfig
 from baton.generation import Options
 from baton.records import write_json
 
@@ -40,6 +41,12 @@ class Asked:
             raise ValueError(f"{self.measure}: {self.value} is no share; use a number from 0 to 1")
         if not self.value >= 0:
             raise ValueError(f"{self.measure}: {self.value} is out of range; use a positive number")
+
+    @classmethod
+    def of(cls, at: PointConfig) -> Asked:
+        """What an arm of a recipe asks for."""
+        ((measure, value),) = at.model_dump(exclude_none=True).items()
+        return cls("target_share" if measure == "share" else measure, value)
 
     def __str__(self) -> str:
         return f"{self.measure} {self.value:g}"

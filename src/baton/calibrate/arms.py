@@ -1,0 +1,134 @@
+"""Operating points of a recipe's arms: every file of points that it names, calibrated on its calibration questions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from baton import routers
+from baton.bench import environment, tasks
+from baton.bench.tasks import Question
+from baton.calibrate import thresholds, work
+from baton.calibrate.points import Asked, Points, generation_settings, varied
+from baton.calibrate.thresholds import Knob, Settings
+from baton.calibrate.work import Progress
+from baton.config import ConfigError, PairConfig, Recipe, cue_profile, recipe_options
+from baton.generation import Options
+from baton.pair import Pair
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """A router whose knob is to be found: the arms that read one file of points."""
+
+    router: str
+    knobs: Mapping[str, Any]
+    knob: Knob
+    asked: Sequence[Asked]
+    out: Path
+    base: Path
+    """Folder that relative paths among the knobs start from."""
+
+
+@dataclass(frozen=True, slots=True)
+class On:
+    """What operating points hold for: models, questions and the way of generating."""
+
+    config: PairConfig
+    base: Path
+    pair: Pair
+    questions: Sequence[Question]
+    task: str
+    split: str
+    options: Options
+
+
+async def points_of(
+    wanted: Calibrated, on: On, folder: Path, settings: Settings, progress: Progress = lambda stage, done, total: None
+) -> Points:
+    """Finds the points and writes them to `wanted.out`. Answers are kept in `folder`; a second call goes on from them.
+
+    Raises:
+        ValueError: the router cannot be used on the pair, or `folder` holds another calibration.
+        EngineError, RouterError: an answer failed; those before it are stored.
+    """
+    cues = {"cues": cue_profile(on.config, on.base)}
+
+    def make(value: float) -> Any:
+        return routers.create(wanted.router, varied(wanted.knobs, wanted.knob.name, value), wanted.base, cues)
+
+    router = make(wanted.knob.low)
+    routers.check(router, on.pair)
+    about: dict[str, Any] = {
+        "pair": environment.pair_identity(on.config, on.base),
+        "scorers": {s: on.config.scorers[s].model_dump(mode="json") for s in getattr(router, "scorers", ())},
+        "generation": generation_settings(on.options),
+    }
+    mine = {"router": wanted.router, "knobs": dict(wanted.knobs), "vary": wanted.knob.name}
+    work.claim(folder, {**about, **mine, "questions from": on.split})
+    found = await thresholds.operating_points(
+        on.pair, make, wanted.knob, wanted.asked, on.questions, on.options, folder, settings, progress
+    )
+    found = replace(
+        found, router=wanted.router, knobs=dict(wanted.knobs), task=on.task, split=on.split, **about
+    )  # fmt: skip
+    found.save(wanted.out)
+    return found
+
+
+def arms_of(recipe: Recipe) -> list[Calibrated]:
+    """The files of points that a recipe's arms read, each with all that is asked of it.
+
+    Raises:
+        ConfigError: arms that read one file differ, or no arm takes an operating point.
+    """
+    found: dict[str, Calibrated] = {}
+    for arm in recipe.config.arms:
+        if arm.points is None or arm.at is None:
+            continue
+        try:
+            knob = thresholds.find_knob(arm.router, arm.knobs, arm.vary)
+        except ValueError as error:
+            raise ConfigError(f"{recipe.path}: {arm.name}: {error}") from None
+        mine = Calibrated(arm.router, arm.knobs, knob, [Asked.of(arm.at)], recipe.base / arm.points, recipe.base)
+        known = found.setdefault(arm.points, replace(mine, asked=[]))
+        if (known.router, known.knobs, known.knob) != (mine.router, mine.knobs, mine.knob):
+            raise ConfigError(
+                f"{recipe.path}: {arm.name}: points: {arm.points!r} is another router's too; name a file for each"
+            )
+        found[arm.points] = replace(known, asked=[*dict.fromkeys([*known.asked, *mine.asked])])
+    if not found:
+        raise ConfigError(f"{recipe.path}: routers: none takes an operating point; give one `at` and `points`")
+    return list(found.values())
+
+
+async def calibrate_arms(
+    recipe: Recipe, folder: Path, settings: Settings, shard: tuple[int, int] = (0, 1),
+    progress: Progress = lambda stage, done, total: None,
+) -> AsyncIterator[tuple[Calibrated, Points]]:  # fmt: skip
+    """Calibrates the arms of a recipe, one file of points after another, and yields what was written.
+
+    Args:
+        folder: answers are kept here, in a folder for each file of points; a second call goes on from them.
+        shard: which part (from 0) of how many; files are dealt out in turn.
+
+    Raises:
+        ConfigError: as `arms_of`, or the pair or the questions cannot be used.
+        EngineError, RouterError: an answer failed; those before it are stored.
+    """
+    config = recipe.config
+    part, parts = shard
+    mine = arms_of(recipe)[part::parts]
+    if not mine:
+        return
+    split, limit = config.calibration.split, config.calibration.limit
+    questions = tasks.load(config.task, split, recipe.base, limit)
+    pair = Pair.load(config.pair, recipe.pair_base)
+    on = On(config.pair, recipe.pair_base, pair, questions, config.task.name, split, recipe_options(config))
+    try:
+        for wanted in mine:
+            yield wanted, await points_of(wanted, on, folder / wanted.out.stem, settings, progress)
+    finally:
+        await pair.close()
