@@ -11,6 +11,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import sys
 from enum import StrEnum
 
@@ -18,6 +19,10 @@ START_SECONDS = 120.0
 """Importing math-verify takes about a second; on a loaded machine it may take many."""
 MEMORY_BYTES = 4 << 30
 """Address space of the worker: a tower of powers must not take the machine's memory with it."""
+
+
+_DIGITS = re.compile(r"[+-]?[0-9]{1,18}")
+"""A whole number, which can be compared without help."""
 
 
 class Grade(StrEnum):
@@ -62,8 +67,11 @@ class Grader:
         """
         if not text.strip():
             return Grade.NO_ANSWER
-        if last_boxed(text) == gold.strip():
+        boxed = last_boxed(text)
+        if boxed == gold.strip():
             return Grade.CORRECT
+        if boxed is not None and _DIGITS.fullmatch(boxed) and _DIGITS.fullmatch(gold.strip()):
+            return Grade.CORRECT if int(boxed) == int(gold) else Grade.WRONG
         async with self._lock:
             worker = await self._ready()
             assert worker.stdin is not None

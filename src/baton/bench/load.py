@@ -105,7 +105,8 @@ def arrivals(point: LoadPointConfig, rate: float, requests: int, seed: int, base
 
 
 async def open_loop(times: Seconds, warmup: int, counted: int, ask: Ask) -> Window:
-    """Begins a request at each of `times`, whatever became of those before; ends when those that count are done.
+    """Begins a request at each of `times`, whatever became of those before; ends when those that count are done, and
+    those before them.
 
     Requests after them are cancelled then. With fewer times than asked for, fewer count; the one after the last that
     counts ends the window.
@@ -118,7 +119,7 @@ async def open_loop(times: Seconds, warmup: int, counted: int, ask: Ask) -> Wind
         raise ValueError(f"{len(times)} arrivals leave none to count after a warm-up of {warmup}; give more")
     loop = asyncio.get_running_loop()
     start = loop.time()
-    left = set(range(warmup, end))
+    left = set(range(end))
     over = asyncio.Event()
 
     async def one(number: int, due: float) -> None:
@@ -154,8 +155,9 @@ async def _sleep_or(ending: asyncio.Task[bool], seconds: float) -> None:
 
 
 async def closed_loop(concurrency: int, warmup: int, counted: int, ask: Ask) -> Window:
-    """Keeps `concurrency` requests under way; ends when those that count are done, cancelling the rest.
+    """Keeps `concurrency` requests under way; ends when those that count and those before them are done.
 
+    The rest is cancelled then.
     Requests are numbered as they begin; at least one round of `concurrency` warms up.
     """
     warmup = max(warmup, concurrency)
@@ -164,7 +166,7 @@ async def closed_loop(concurrency: int, warmup: int, counted: int, ask: Ask) -> 
     start = loop.time()
     numbers = count()
     begun: dict[int, float] = {}
-    left = set(range(warmup, end))
+    left = set(range(end))
     over = asyncio.Event()
 
     async def work() -> None:

@@ -26,7 +26,7 @@ from baton.boundary import CANCELLED
 from baton.trace import Kind, Role, Trace, speculating
 
 SCHEMA = 1
-QUALITY, LATENCY, CALIBRATION = "quality", "latency", "calibration"
+QUALITY, LATENCY, CALIBRATION, LOAD = "quality", "latency", "calibration", "load"
 P99_ANSWERS = 300
 """Below this many answers a P99 says nothing."""
 CHANCE = ("random", "target", "draft")

@@ -14,7 +14,7 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,15 @@ from rich.console import Console
 from baton import generation
 from baton.bench import environment, metrics, pareto, tasks, terminal
 from baton.bench.folder import RunFolder
-from baton.bench.grading import Grader
-from baton.bench.metrics import CALIBRATION, LATENCY, QUALITY, Key, Run
+from baton.bench.grading import Grade, Grader
+from baton.bench.load_pass import Cells, LoadPass, add_results
+from baton.bench.metrics import CALIBRATION, LATENCY, LOAD, QUALITY, Key, Run
 from baton.bench.tasks import Question
 from baton.bench.terminal import Progress
 from baton.calibrate.points import LATENCIES, Asked, Points, check_fit, generation_settings
 from baton.config import (
     ConfigError,
+    LoadConfig,
     ModelConfig,
     Recipe,
     RouterConfig,
@@ -190,6 +192,10 @@ class _Runner:
         self.folder, self.show, self.asked = folder, show, asked
         self.client = f"{environment.machine()} {self.part + 1}/{self.parts}"
         self.options = recipe_options(config)
+        loop = asyncio.get_running_loop()
+        self.epoch = time.time() - loop.time()
+        """Wall clock at the loop's zero: answers that began and ended on one clock can be compared."""
+        self.cells = Cells(folder.path / "load")
         self.grader = Grader(config.grader_timeout_s)
         self.done = folder.done()
         self.shares: dict[str, float] = {}
@@ -210,6 +216,8 @@ class _Runner:
                         torch.cuda.reset_peak_memory_stats()
                     await self._answer_all(QUALITY, contestant, self.config.samples)
                 await self._take_turns(contestants)
+                if self.parts == 1 and self.config.load is not None:
+                    await self._put_under_load(self.config.load, contestants)
         finally:
             await self.grader.close()
         return contestants
@@ -218,7 +226,12 @@ class _Runner:
         arms = len(self.config.arms)
         total = len(self.config.measured) * len(self.asked[CALIBRATION])
         total += arms * (len(self.asked[QUALITY]) * self.config.samples + len(self.asked[LATENCY]))
-        self.show.begin(total, len(self.done))
+        done = len(self.done)
+        if (load := self.config.load) is not None and self.parts == 1:
+            total += arms * len(load.points) * load.requests
+            there = (self.cells.has(p.name, r.name) for p in load.points for r in self.config.arms)
+            done += sum(there) * load.requests
+        self.show.begin(total, done)
 
     async def _measure_share(self, config: RouterConfig) -> float:
         """Target share of an arm on the calibration questions.
@@ -270,6 +283,28 @@ class _Runner:
                         if (LATENCY, contestant.label, question.id, 0) not in self.done:
                             group.create_task(self._answer(LATENCY, contestant, question, 0))
 
+    async def _put_under_load(self, config: LoadConfig, contestants: Sequence[Contestant]) -> None:
+        """The load pass."""
+
+        async def answer(
+            contestant: Contestant, question: Question, sample: int, seconds: float | None
+        ) -> Trace | None:
+            key = (LOAD, contestant.label, question.id, sample)
+            try:
+                return await self._generate(key, contestant, question, seconds)
+            except Exception as error:
+                # To try again would be another load.
+                self.folder.fail(key, 0, error)
+                return None
+
+        load = LoadPass(
+            config, self.cells, self.asked[QUALITY],
+            seed=self.config.seed, base=self.recipe.base, timeout_s=self.config.timeout_s,
+            answer=answer, grade=self._grade, forget=lambda c: self._pair(c).forget(),
+            progress=lambda c: self.show.advance(LOAD, c.label, None),
+        )  # fmt: skip
+        await load.run(contestants, next((c for c in contestants if c.config.router == "target"), None))
+
     async def _answer(self, name: str, contestant: Contestant, question: Question, sample: int) -> None:
         """Answers, grades and stores; a failure is stored as such after the last attempt."""
         key = (name, contestant.label, question.id, sample)
@@ -277,11 +312,15 @@ class _Runner:
         if trace is None:
             self.show.advance(name, contestant.label, None)
             return
-        grade = await self.grader.grade(trace.answer, question.answer)
-        trace.extra["grade"] = grade.value
+        grade = await self._grade(trace, question)
         self.folder.append(trace)
         self.done[key] = grade
         self.show.advance(name, contestant.label, grade)
+
+    async def _grade(self, trace: Trace, question: Question) -> Grade:
+        grade = await self.grader.grade(trace.answer, question.answer)
+        trace.extra["grade"] = grade.value
+        return grade
 
     def _pair(self, contestant: Contestant) -> Pair:
         return self.pairs.speculating(_speculating(self.recipe, contestant.config))
@@ -291,25 +330,28 @@ class _Runner:
         for attempt in range(self.config.retries + 1):
             if attempt:
                 await asyncio.sleep(FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
-            started = time.time()
             try:
-                trace = await generate(
-                    self._pair(contestant), contestant.router, question.question,
-                    options=self.options, question_id=question.id, sample=key[3],
-                )  # fmt: skip
+                return await self._generate(key, contestant, question, self.options.timeout)
             except Exception as error:
                 # A third party's router or scorer may raise anything: that costs an answer, not the run.
                 self.folder.fail(key, attempt, error)
                 if not getattr(error, "retryable", False):
                     return None
-                continue
-            trace.extra |= question.extra
-            trace.extra |= {"pass": key[0], "arm": key[1], "started": started, "client": self.client}
-            trace.extra |= {"level": question.level, "gold": question.answer}
-            if key[0] == QUALITY and torch.cuda.is_available():
-                trace.extra["gpu_memory_bytes"] = torch.cuda.max_memory_allocated()
-            return trace
         return None
+
+    async def _generate(self, key: Key, contestant: Contestant, question: Question, seconds: float | None) -> Trace:
+        """A trace with all that the harness knows of it but the grade; cut off after `seconds`."""
+        started = self.epoch + asyncio.get_running_loop().time()
+        trace = await generate(
+            self._pair(contestant), contestant.router, question.question,
+            options=replace(self.options, timeout=seconds), question_id=question.id, sample=key[3],
+        )  # fmt: skip
+        trace.extra |= question.extra
+        trace.extra |= {"pass": key[0], "arm": key[1], "started": started, "client": self.client}
+        trace.extra |= {"level": question.level, "gold": question.answer}
+        if key[0] == QUALITY and torch.cuda.is_available():
+            trace.extra["gpu_memory_bytes"] = torch.cuda.max_memory_allocated()
+        return trace
 
 
 def _contestant(recipe: Recipe, config: RouterConfig, share: float = 0.0) -> Contestant:
@@ -434,6 +476,7 @@ def _write_results(
     part.replace(folder.path / "answers.jsonl")
     results = metrics.results(run, _header(recipe, asked, shares, points, metrics.clients(run)))
     results["pareto"] = pareto.fronts(run)
+    add_results(results, config.load, Cells(folder.path / "load"))
     write_json(folder.path / "results.json", results)
     return results
 

@@ -63,11 +63,20 @@ class _Request:
 
 
 class SimulatedEngine(Engine):
-    """One role of a pair of costs."""
+    """One role of a pair of costs.
+
+    Raises:
+        LoadError: speculation is asked for, and the costs do not say what it gains and costs.
+    """
 
     kind = "simulated"
 
     def __init__(self, role: Role, costs: Costs, max_batch: int = 32, speculative: Speculation | None = None):
+        if speculative is not None and costs.speculation is None:
+            raise LoadError(
+                f"{speculative.method!r} needs `speculation` (acceptance, cost) in the costs of {costs.name!r}; add it",
+                "speculative.method",
+            )
         self.role, self.costs, self.max_batch, self.speculation = role, costs, max_batch, speculative
         self.model = costs.target if role is Role.TARGET else costs.draft
         self.vocabulary = language.vocabulary()
@@ -99,10 +108,10 @@ class SimulatedEngine(Engine):
             costs = load_costs(Path(file))
         except ConfigError as error:
             raise LoadError(str(error)) from None
-        if speculative is not None and costs.speculation is None:
-            where = "speculative.method"
-            raise LoadError(f"{speculative.method!r} needs `speculation` (acceptance, cost) in {file}; add it", where)
         return cls(Role(role), costs, max_batch, speculative)
+
+    def speculating(self, speculative: Speculation | None) -> SimulatedEngine:
+        return SimulatedEngine(self.role, self.costs, self.max_batch, speculative)
 
     def open(self, prompt: Sequence[int]) -> Session:
         return _SimulatedSession(self, tuple(prompt))
