@@ -5,6 +5,7 @@ Every interval is a pair (low, high) at `CONFIDENCE`, or None where the data can
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -136,6 +137,19 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
+def percentile(values: npt.ArrayLike, q: float, censored: npt.ArrayLike | None = None) -> tuple[float, bool]:
+    """The `q` quantile (0 to 1) of `values`, and whether the truth may lie above it.
+
+    A value that is `censored` (a mask) is only known to be at least what it is: the deadline of an answer that was
+    cut off. `values` must not be empty.
+    """
+    least, most = _bounds(values, censored)
+    at = q * (len(least) - 1)
+    below, above = math.floor(at), math.ceil(at)
+    value = least[below] + (at - below) * (least[above] - least[below])
+    return float(value), bool(least[below] != most[below] or (above > at and least[above] != most[above]))
+
+
 def percentile_interval(values: npt.ArrayLike, q: float) -> Interval | None:
     """Interval of the `q` quantile (0 to 1) from order statistics: two of the sample's own values.
 
@@ -159,6 +173,14 @@ def percentile_interval(values: npt.ArrayLike, q: float) -> Interval | None:
     if low < 1 or high > n or below.cdf(high - 1) - below.cdf(low - 1) < CONFIDENCE:
         return None
     return float(ordered[low - 1]), float(ordered[high - 1])
+
+
+def _bounds(values: npt.ArrayLike, censored: npt.ArrayLike | None) -> tuple[Array, Array]:
+    """The sorted sample if every censored value were what it is, and if it were infinite."""
+    array = np.asarray(values, float)
+    if censored is None:
+        return (ordered := np.sort(array)), ordered
+    return np.sort(array), np.sort(np.where(np.asarray(censored, bool), np.inf, array))
 
 
 def _by_question(values: npt.ArrayLike) -> Array:
