@@ -178,13 +178,54 @@ def compare(
 @app.command()
 def merge(
     out: Annotated[Path, typer.Argument(help="New folder of the whole comparison.")],
-    shards: Annotated[list[Path], typer.Argument(help="Folders that `baton compare --shard` wrote.")],
+    shards: Annotated[list[Path], typer.Argument(help="Folders that `compare --shard` or `label --shard` wrote.")],
 ) -> None:
-    """Join the shards of a comparison; `baton compare RECIPE --out OUT` then answers what is left and compares."""
-    from baton.bench.folder import merge as join
+    """Join shards: of a comparison (`baton compare RECIPE --out OUT` then answers what is left), or of a label set."""
+    from baton.bench import folder
+    from baton.training import command
 
     with _input():
-        print(f"{join(out, shards)} answers -> {out}")
+        if command.is_labelled(shards[0]):
+            print(f"{command.join(out, shards)} labels -> {out}")
+        else:
+            print(f"{folder.merge(out, shards)} answers -> {out}")
+
+
+@app.command()
+def label(
+    recipe: Annotated[Path, typer.Argument(help="The recipe's YAML.")],
+    out: Annotated[Path | None, typer.Option(help="Folder of the labels (labels/NAME); a second call resumes.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Questions, in place of the recipe's.")] = None,
+    n: Annotated[int | None, typer.Option(help="Continuations of each step.")] = None,
+    look: Annotated[int | None, typer.Option(help="Where rollouts that all came out alike end; 0: never.")] = None,
+    concurrency: Annotated[int | None, typer.Option(help="States in flight.")] = None,
+    max_batch: Annotated[int | None, typer.Option(help="Requests in one step of an engine.")] = None,
+    cache_mb: Annotated[int | None, typer.Option(help="Bound on each engine's caches, MiB.")] = None,
+    seed: Annotated[int | None, typer.Option(help="In place of the recipe's.")] = None,
+    shard: Annotated[
+        str | None, typer.Option(help="Only a part of the questions, as 2/8; `baton merge` joins.")
+    ] = None,
+) -> None:
+    """Label steps: what taking the draft's next step in place of the target's does to the outcome."""
+    from baton.training import command
+
+    given = {
+        "limit": limit, "n": n, "look": look, "concurrency": concurrency, "max_batch": max_batch, "cache_mb": cache_mb,
+        "seed": seed,
+    }  # fmt: skip
+    console = Console(highlight=False)
+    with _input():
+        try:
+            with _bars(console) as report:
+                folder, outcome = command.label(
+                    recipe, out, shard, {k: v for k, v in given.items() if v is not None}, report
+                )
+        except KeyboardInterrupt:
+            print("stopped: the same command goes on from here", file=sys.stderr)
+            raise
+        command.show(outcome, console)
+        console.print(f"-> {folder}", soft_wrap=True)
+    raise typer.Exit(1 if outcome.failed else 0)
 
 
 @calibrate.command("cues")

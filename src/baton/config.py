@@ -338,13 +338,22 @@ class ArmSpeculation(Strict):
         }
 
 
-class RouterConfig(Strict):
-    """One arm of a comparison."""
+class PolicyConfig(Strict):
+    """A router and its knobs."""
 
     router: str = Field(min_length=1)
     label: str = ""
-    """Name of the arm; the router's name if empty."""
+    """What results call it; the router's name if empty."""
     knobs: dict[str, Any] = {}
+
+    @property
+    def name(self) -> str:
+        return self.label or self.router
+
+
+class RouterConfig(PolicyConfig):
+    """One arm of a comparison."""
+
     share_of: str | None = None
     """Label of an arm whose target share, measured on calibration questions, becomes this arm's `share` knob."""
     at: PointConfig | None = None
@@ -355,10 +364,6 @@ class RouterConfig(Strict):
     """The knob that the operating point sets; the router's main one if null."""
     speculative: ArmSpeculation = ArmSpeculation()
     """In place of the pair's, for this arm alone."""
-
-    @property
-    def name(self) -> str:
-        return self.label or self.router
 
     @model_validator(mode="after")
     def _pointed(self) -> RouterConfig:
@@ -567,6 +572,68 @@ class RecipeConfig(Strict):
         return self
 
 
+class LabelConfig(Strict):
+    """Labels of steps: which states are visited, and how it is found what a step does to the outcome."""
+
+    name: str = Field(min_length=1)
+    pair: PairConfig
+    task: Annotated[TaskConfig, _keyed("name")] = TaskConfig()
+    split: str = "train"
+    limit: int | None = Field(default=None, ge=1)
+    """Questions; all if null."""
+    router: Annotated[PolicyConfig, _keyed("router")] = PolicyConfig(
+        router="random", knobs={"share": 0.5, "unit": "step"}
+    )
+    """The policy whose states are labelled."""
+    samples: int = Field(default=1, ge=1)
+    """Answers of that policy to each question."""
+    states: int | None = Field(default=None, ge=1)
+    """States labelled of one answer at most, at even distances; all if null."""
+    n: int = Field(default=8, ge=1)
+    """Continuations of each of the two steps at most."""
+    look: int = Field(default=4, ge=0)
+    """After this many continuations of a step that all came out the same no more are run; 0 always runs `n`."""
+    continued_by: Literal["target", "router"] = "target"
+    """Who writes the continuations: the target alone, or the policy that visits."""
+    step_tokens: int = Field(default=512, ge=1)
+    """Most tokens of a labelled step."""
+    seed: int = 0
+    concurrency: int = Field(default=32, ge=1)
+    """States in flight; each has up to two times `n` continuations."""
+    sampling: Sampling | None = None
+    """In place of the pair's."""
+    budget: Budget | None = None
+    """In place of the pair's."""
+    max_batch: int | None = Field(default=None, ge=1)
+    """Requests in one step of an engine, in place of the pair's."""
+    cache_mb: int | None = Field(default=None, ge=1)
+    """Bound on each engine's caches in MiB, in place of the pair's."""
+    grader_timeout_s: float = Field(default=5.0, gt=0)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> LabelConfig:
+        if self.look == 1:
+            raise ValueError("look: 1 would end every step's rollouts after the first; use 2 or more, or 0 for none")
+        sampling = self.sampling or self.pair.sampling
+        if self.n > 1 and sampling.temperature == 0:
+            raise ValueError(
+                "sampling.temperature: 0 makes all continuations of a step alike; use a temperature above 0, or n: 1"
+            )
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class LabelRecipe:
+    """A recipe of labels and the folders that its relative paths start from."""
+
+    config: LabelConfig
+    path: Path
+    base: Path
+    """Folder of the recipe."""
+    pair_base: Path
+    """Folder of the pair's YAML."""
+
+
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """A recipe and the folders that its relative paths start from."""
@@ -633,7 +700,22 @@ def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
     Raises:
         ConfigError: a file is missing, is no YAML, or a field is wrong.
     """
-    path = Path(path)
+    data, base, pair_base = _resolved(Path(path), overrides)
+    return Recipe(validate(RecipeConfig, data, str(path)), Path(path), base, pair_base)
+
+
+def load_label_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) -> LabelRecipe:
+    """Reads the YAML of a labelling, as `load_recipe` does that of a comparison.
+
+    Raises:
+        ConfigError: a file is missing, is no YAML, or a field is wrong.
+    """
+    data, base, pair_base = _resolved(Path(path), overrides)
+    return LabelRecipe(validate(LabelConfig, data, str(path)), Path(path), base, pair_base)
+
+
+def _resolved(path: Path, overrides: Mapping[str, Any] | None) -> tuple[dict[str, Any], Path, Path]:
+    """A recipe's fields with its pair read in, its folder and the pair's."""
     data = read_yaml(path)
     for name, value in (overrides or {}).items():
         _replace(data, name, value, path)
@@ -643,7 +725,7 @@ def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
         where = "nano" if named == "nano" else base / named
         data["pair"] = load_pair(where)
         pair_base = base if named == "nano" else Path(where).resolve().parent
-    return Recipe(validate(RecipeConfig, data, str(path)), path, base, pair_base)
+    return data, base, pair_base
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -407,10 +407,7 @@ class Generation:
         Raises:
             RouterError: `after` is unfinished, discarded or ends the text, or the answer is finished.
         """
-        parent = self._node(after)
-        for wanted in until:
-            if isinstance(wanted, When):
-                read = read | Read(features=frozenset([wanted.feature]))
+        parent, read = self._node(after), self._wanted(until, read)
         pendings = [self._begin(self._role(role), tuple(until), parent, branch + k, read) for k in range(n)]
         return pendings[0] if n == 1 else pendings
 
@@ -454,14 +451,17 @@ class Generation:
         after: Segment | None = None,
         branch: int = 0,
         read: Read = NOTHING,
+        fork: Segment | None = None,
     ) -> PendingCall[Segment]:
         """Writes an answer to its end below `after`, uncommitted, one segment for each boundary of `until`.
 
         Gives its last segment: `path` has all of them, committing it keeps the answer. Alternatives need branches of
         their own; each has the whole budget, and thinking is closed where its part of the budget is spent. Discarding
-        the first segment of the path cancels the rest.
+        the first segment of the path cancels the rest. `fork` is where the branch counts as having left the path
+        (`after` if None): the same branch of the same fork draws the same randomness below several nodes.
         """
-        first = self.start(role, until, after, 1, branch, read)
+        wanted, left = self._wanted(until, read), None if fork is None else self._node(fork)
+        first = self._begin(self._role(role), tuple(until), self._node(after), branch, wanted, left)
         return self._call(self._complete(first, role, until, read), [first._node])
 
     def insert(self, text: str, why: str, after: Segment | None = None) -> Segment:
@@ -714,10 +714,22 @@ class Generation:
         total = budget.tokens - (budget.answer_reserve if node.phase is Phase.THINKING else 0)
         return max(0, total - node.used)
 
+    @staticmethod
+    def _wanted(until: Sequence[Boundary], read: Read) -> Read:
+        """What is to be read, with the features that boundaries look at."""
+        return read | Read(features=frozenset(w.feature for w in until if isinstance(w, When)))
+
     def _new(
-        self, role: Role, kind: Kind, parent: _Node, until: tuple[Boundary, ...], read: Read, branch: int
+        self,
+        role: Role,
+        kind: Kind,
+        parent: _Node,
+        until: tuple[Boundary, ...],
+        read: Read,
+        branch: int,
+        fork: _Node | None = None,
     ) -> _Node:
-        branches = parent.branches + (((parent.used, branch),) if branch else ())
+        branches = parent.branches + ((((fork or parent).used, branch),) if branch else ())
         segment = Segment(
             id=self._next_id,
             parent=parent.segment.id,
@@ -737,7 +749,15 @@ class Generation:
         self.trace.segments.append(segment)
         return node
 
-    def _begin(self, role: Role, until: tuple[Boundary, ...], parent: _Node, branch: int, read: Read) -> Pending:
+    def _begin(
+        self,
+        role: Role,
+        until: tuple[Boundary, ...],
+        parent: _Node,
+        branch: int,
+        read: Read,
+        fork: _Node | None = None,
+    ) -> Pending:
         if self._finish:
             raise RouterError("start: the answer is finished; check gen.finished")
         if parent.segment.ended_by is END_OF_TEXT:
@@ -751,7 +771,7 @@ class Generation:
         place.tries += 1
         if place.tries > PATIENCE:
             raise RouterError(f"no token followed in {PATIENCE} segments from one place; the router makes no progress")
-        node = self._new(role, Kind.WRITE, parent, until, read, branch)
+        node = self._new(role, Kind.WRITE, parent, until, read, branch, fork)
         room = self._room(parent)
         if room == 0:
             node.segment.ended_by = BUDGET

@@ -69,6 +69,18 @@ class Vocabulary:
         """Text of `ids`; bytes that do not form a character become U+FFFD."""
         return self.bytes_of(ids).decode("utf-8", errors="replace")
 
+    def pieces_of(self, ids: Sequence[int]) -> list[str]:
+        """Text of each of `ids`; the bytes of a split character wait for the token that completes it."""
+        pieces, held = [], b""
+        for i in ids:
+            held += self.tokens[i]
+            try:
+                text, held = held.decode(), b""
+            except UnicodeDecodeError:
+                text = ""
+            pieces.append(text)
+        return pieces
+
     def translate(self, ids: Sequence[int], other: Vocabulary) -> list[int]:
         """The same text in `other`'s ids; end of text and end of thinking map by meaning."""
         if self.shares_ids(other):

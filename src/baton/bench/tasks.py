@@ -9,10 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from baton.config import ConfigError, TaskConfig
 from baton.nano import problems
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +134,8 @@ def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:
         yield from batch.to_pylist()
 
 
-def spread(questions: Sequence[Question], count: int) -> list[Question]:
-    """`count` questions at even distances, so that a file sorted by level is represented (all if there are fewer)."""
+def spread(questions: Sequence[T], count: int) -> list[T]:
+    """`count` of them at even distances, so that a file sorted by level is represented (all if there are fewer)."""
     if count >= len(questions):
         return list(questions)
     return [questions[n * len(questions) // count] for n in range(count)]

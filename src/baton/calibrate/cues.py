@@ -225,7 +225,7 @@ async def _score(pair: Pair, trace: Trace, roles: Sequence[Role], options: Optio
         if ids and ids[-1] == vocabulary.end_of_thinking:
             ids.pop()
         scores = await token_scores(engine, options, trace.question_text, ids)
-        by_role.append((_pieces(vocabulary.tokens, ids), [s.margin for s in scores]))
+        by_role.append((vocabulary.pieces_of(ids), [s.margin for s in scores]))
     pieces, margins = by_role[0]
     if len(by_role) == 2:
         if by_role[1][0] != pieces:
@@ -237,19 +237,6 @@ async def _score(pair: Pair, trace: Trace, roles: Sequence[Role], options: Optio
 def _ids(pair: Pair, segment: Segment, role: Role) -> list[int]:
     writer = Role.TARGET if segment.role is Role.INSERTED else segment.role
     return pair.engines[writer].vocabulary.translate(segment.ids, pair.engines[role].vocabulary)
-
-
-def _pieces(tokens: Sequence[bytes], ids: Sequence[int]) -> list[str]:
-    """Text of each token; the bytes of a split character wait for the token that completes it."""
-    pieces, held = [], b""
-    for i in ids:
-        held += tokens[i]
-        try:
-            text, held = held.decode(), b""
-        except UnicodeDecodeError:
-            text = ""
-        pieces.append(text)
-    return pieces
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,25 +5,31 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from baton.boundary import SENTENCE
+from baton.boundary import SENTENCE, STEP
 from baton.generation import Generation
+from baton.routers.checks import one_of
+
+UNITS = {"sentence": SENTENCE, "step": STEP}
 
 
 @dataclass(frozen=True)
 class Random:
-    """At every sentence end a coin decides who writes the next one: the target with probability `share`."""
+    """At every sentence (or step) end a coin decides who writes the next: the target with probability `share`."""
 
     share: float = field(metadata={"vary": (0.0, 1.0), "rises": True})
     """Target share aimed at, from 0 (draft only) to 1 (target only)."""
+    unit: str = "sentence"
+    """What is tossed for: each `sentence`, or each `step`."""
 
     name: ClassVar[str] = "random"
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
             raise ValueError(f"random.share: {self.share} is no share; use a number from 0 to 1")
+        one_of("random.unit", self.unit, tuple(UNITS))
 
     async def __call__(self, gen: Generation) -> None:
-        coin = gen.rng("who writes the next sentence")
+        coin, until = gen.rng("who writes the next sentence"), [UNITS[self.unit]]
         while not gen.finished:
             role = "target" if coin.random() < self.share else "draft"
-            await gen.write(role, until=[SENTENCE])
+            await gen.write(role, until)

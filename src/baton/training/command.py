@@ -1,0 +1,138 @@
+"""`baton label`: from a recipe to a label set."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from baton import routers
+from baton.bench import environment, tasks
+from baton.bench.runner import shard_of
+from baton.calibrate.points import generation_settings
+from baton.calibrate.work import Progress
+from baton.config import ConfigError, LabelRecipe, ModelConfig, cue_profile, load_label_recipe
+from baton.generation import Options, knobs
+from baton.pair import Pair
+from baton.training import labels, rollouts
+from baton.training.rollouts import Outcome, Settings
+
+WORK = "work"
+"""Folder, beside the label set, of what it is made from."""
+
+
+def label(
+    path: Path, out: Path | None, shard: str | None, overrides: Mapping[str, Any], progress: Progress
+) -> tuple[Path, Outcome]:
+    """Labels what a recipe asks for; the set and its card go to `out` (`labels/<name of the recipe>` if None).
+
+    `shard` (as 2/8) labels every eighth question, from the second on.
+
+    Raises:
+        ValueError: something in the recipe, the models, the questions or the folder cannot be used.
+    """
+    recipe = load_label_recipe(path, overrides)
+    part, parts = shard_of(shard or "1/1")
+    folder = out or Path("labels") / recipe.config.name
+    outcome = asyncio.run(_label(recipe, folder, (part, parts), progress))
+    return folder, outcome
+
+
+async def _label(recipe: LabelRecipe, folder: Path, shard: tuple[int, int], progress: Progress) -> Outcome:
+    config, (part, parts) = recipe.config, shard
+    questions = tasks.load(config.task, config.split, recipe.base, config.limit)[part::parts]
+    if not questions:
+        raise ConfigError(f"shard: {part + 1}/{parts} has no question; use fewer shards")
+    policy = routers.create(
+        config.router.router, config.router.knobs, recipe.base, {"cues": cue_profile(config.pair, recipe.pair_base)}
+    )
+    options = Options(
+        sampling=config.sampling or config.pair.sampling,
+        budget=config.budget or config.pair.budget,
+        seed=config.seed,
+        system=config.pair.system,
+        thinking=config.pair.thinking,
+    )
+    settings = Settings(
+        config.n, config.look, config.states, config.samples, config.step_tokens, config.concurrency,
+        config.grader_timeout_s,
+    )  # fmt: skip
+    made_with = {
+        "pair": environment.pair_identity(config.pair, recipe.pair_base),
+        "generation": generation_settings(options),
+        "task": config.task.model_dump(mode="json"), "split": config.split, "limit": config.limit,
+        "router": config.router.name, "knobs": knobs(policy), "continued by": config.continued_by,
+        "n": config.n, "look": config.look, "states": config.states, "samples": config.samples,
+        "step tokens": config.step_tokens, "shard": f"{part + 1}/{parts}",
+    }  # fmt: skip
+    scorers = {
+        name: config.pair.scorers[name] for name in getattr(policy, "scorers", ()) if name in config.pair.scorers
+    }
+    sized = {
+        role: _sized(model, config) for role, model in (("target", config.pair.target), ("draft", config.pair.draft))
+    }
+    pair = Pair.load(config.pair.model_copy(update={**sized, "scorers": scorers}), recipe.pair_base)
+    try:
+        routers.check(policy, pair)
+        outcome = await rollouts.roll_out(
+            pair, questions, policy, config.router.name, options, settings, folder / WORK, made_with, progress,
+            policy if config.continued_by == "router" else None,
+        )  # fmt: skip
+    finally:
+        await pair.close()
+    labels.save_labels(folder, outcome.labels, made_with)
+    return outcome
+
+
+def _sized(model: ModelConfig, config: Any) -> ModelConfig:
+    sizes = {"max_batch": config.max_batch, "cache_mb": config.cache_mb}
+    return model.model_copy(update={name: size for name, size in sizes.items() if size is not None})
+
+
+def is_labelled(folder: Path) -> bool:
+    """Whether `baton label` wrote this folder."""
+    return (folder / WORK / rollouts.SETTINGS).is_file()
+
+
+def join(out: Path, shards: Sequence[Path]) -> int:
+    """Joins the shards of one labelling in the new folder `out`; returns how many labels there are.
+
+    Raises:
+        ValueError: the folders are not all shards of one labelling.
+    """
+    made_with = rollouts.join(out / WORK, [shard / WORK for shard in shards])
+    found, _ = rollouts.read_states(out / WORK)
+    labels.save_labels(out, found, made_with)
+    return len(found)
+
+
+def show(outcome: Outcome, console: Console) -> None:
+    """How often the draft's step was the better one, and how often it did harm."""
+    figures = labels.summary(outcome.labels)
+    states, steps, interval = figures["states"], figures["draft's step"], figures["harm_ci"]
+    table = Table(title=f"{states} states of {figures['questions']} questions", box=box.SIMPLE_HEAD)
+    table.add_column("")
+    table.add_column("", justify="right")
+    share = (lambda count: f"{count} ({count / states:.1%})") if states else str
+    rows = [
+        ("both write the same step", share(figures["same step"])),
+        ("the draft's is better (clearly)", f"{share(steps['better'])}, {steps['clearly better']}"),
+        ("the draft's does harm (clearly)", f"{share(steps['worse'])}, {steps['clearly worse']}"),
+        ("solved after the draft's step", f"{figures['q_draft']:.3f}"),
+        ("solved after the target's step", f"{figures['q_target']:.3f}"),
+        ("mean harm", f"{figures['harm']:.3f}" + (f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval else "")),
+        *((f"mean harm, level {name}", f"{row['harm']:.3f}") for name, row in figures["by_level"].items()),
+        ("continuations", str(figures["continuations"])),
+        ("of these cut off, ungraded", f"{figures['cut off']}, {figures['ungraded']}"),
+        ("sampled tokens", str(figures["sampled_tokens"])),
+        ("states without an outcome", str(outcome.empty)),
+        ("states at which a model failed", str(outcome.failed)),
+    ]
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
