@@ -45,12 +45,12 @@ def label(
 
 async def _label(recipe: LabelRecipe, folder: Path, shard: tuple[int, int], progress: Progress) -> Outcome:
     config, (part, parts) = recipe.config, shard
-    questions = tasks.load(config.task, config.split, recipe.base, config.limit)[part::parts]
-    if not questions:
-        raise ConfigError(f"shard: {part + 1}/{parts} has no question; use fewer shards")
     policy = routers.create(
         config.router.router, config.router.knobs, recipe.base, {"cues": cue_profile(config.pair, recipe.pair_base)}
     )
+    questions = tasks.load(config.task, config.split, recipe.base, config.limit)[part::parts]
+    if not questions:
+        raise ConfigError(f"shard: {part + 1}/{parts} has no question; use fewer shards")
     options = Options(
         sampling=config.sampling or config.pair.sampling,
         budget=config.budget or config.pair.budget,
