@@ -194,7 +194,7 @@ def load_labels(folder: str | Path) -> list[Label]:
         ValueError: there is none, or a row is no label.
     """
     # Slow to import, as `datasets` is.
-    from pyarrow import ArrowException, parquet  # type: ignore[import-untyped]
+    from pyarrow import ArrowException, parquet
 
     path = Path(folder)
     file = path / FILE if path.is_dir() else path
