@@ -25,6 +25,8 @@ class RelayGen:
     """Cue profile that `baton calibrate cues` wrote; the pair's own if left out."""
     cues: list[str] = field(default_factory=list)
     """Switch cues, in place of the profile's."""
+    selected: bool = True
+    """Only the cues that the profile selected; false takes every candidate that it saw (the paper's ablation)."""
     answer: str = "draft"
     """Who writes the answer phase: `draft`, as published, or `target`."""
 
@@ -38,7 +40,9 @@ class RelayGen:
                 raise ValueError(
                     "relaygen.profile: missing; make one with `baton calibrate cues` and name it here or in pair.cues"
                 )
-            object.__setattr__(self, "cues", CueProfile.load(self.profile).cues)
+            profile = CueProfile.load(self.profile)
+            cues = profile.cues if self.selected else [seen.cue for seen in profile.statistics]
+            object.__setattr__(self, "cues", cues)
 
     async def __call__(self, gen: Generation) -> None:
         switch = Cues(self.cues)
