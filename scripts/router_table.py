@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 COLUMNS = (
-    "arm", "accuracy, % (95 %)", "target share", "sampled share", "points over chance (95 %)", "P50, s", "speed-up (P50)",
+    "arm", "accuracy, % (95 %)", "target share", "sampled share", "points over chance (95 %)", "P50, s", "speed-up",
     "discarded tokens", "helper tokens",
 )  # fmt: skip
 

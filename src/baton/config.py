@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from baton import nano
-from baton.engines.base import Sampling, Speculation
+from baton.engines.base import LoadError, Sampling, Speculation
 from baton.engines.settings import ServerSettings, VllmSettings
 from baton.generation import Budget, Options
 from baton.trace import Role
@@ -678,8 +678,18 @@ def recipe_options(config: RecipeConfig) -> Options:
     )
 
 
-def model_path(model: str, base: Path) -> str:
-    """Where a model is: a folder (or file of costs) relative to `base` wins over a hub id."""
+def located(model: str, base: Path, field: str = "model") -> str:
+    """Where the model is that a configuration names in `field`: shipped (`nano:target`), in a folder (or file of costs)
+    relative to `base`, or else on the hub.
+
+    Raises:
+        LoadError: `nano:` is followed by no shipped model.
+    """
+    if model.startswith("nano:"):
+        shipped = nano.models()
+        if (name := model.removeprefix("nano:")) not in shipped:
+            raise LoadError(f"{model!r} is not shipped; use one of {', '.join(f'nano:{n}' for n in shipped)}", field)
+        return str(shipped[name])
     path = base / Path(model).expanduser()
     file = base / Path(model.partition("#")[0]).expanduser()
     return str(path) if path.is_dir() or file.is_file() else model

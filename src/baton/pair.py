@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from baton import nano
-from baton.config import ModelConfig, PairConfig, model_path
+from baton.config import ModelConfig, PairConfig, located
 from baton.engines import engine_class
 from baton.engines.base import Engine, LoadError, Speculation
 from baton.scorers import scorer_class
@@ -153,21 +152,6 @@ def load_engine(model: ModelConfig, base: Path) -> Engine:
         speculative=located_speculation(model.speculative, base),
         **own,
     )
-
-
-def located(model: str, base: Path, field: str = "model") -> str:
-    """The folder, or else hub id, of a model that a configuration names in `field`.
-
-    Raises:
-        LoadError: `nano:` is followed by no shipped model.
-    """
-    if model.startswith("nano:"):
-        shipped = nano.pair_paths()
-        role = model.removeprefix("nano:")
-        if role not in shipped:
-            raise LoadError(f"{model!r} is not shipped; use {' or '.join(f'nano:{r}' for r in shipped)}", field)
-        return str(shipped[role])
-    return model_path(model, base)
 
 
 def located_speculation(asked: Speculation | None, base: Path) -> Speculation | None:

@@ -17,10 +17,10 @@ from typing import Any
 import httpx
 import yaml
 
-from baton.config import ConfigError, ModelConfig, PairConfig
+from baton.config import ConfigError, ModelConfig, PairConfig, located
 from baton.engines.base import EngineError, Speculation
 from baton.engines.settings import VllmSettings
-from baton.pair import located, located_speculation
+from baton.pair import located_speculation
 
 POLL_S = 0.5
 """Between two questions whether a server answers."""

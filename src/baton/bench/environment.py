@@ -70,7 +70,7 @@ def weights(model: ModelConfig, base: Path) -> str | None:
     if costs.is_file():
         return hashlib.sha256(costs.read_bytes()).hexdigest()
     shipped = model.model.removeprefix("nano:")
-    folder = nano.pair_paths()[shipped] if shipped != model.model else base / Path(model.model).expanduser()
+    folder = nano.models()[shipped] if shipped != model.model else base / Path(model.model).expanduser()
     return fingerprint(folder) if folder.is_dir() else None
 
 

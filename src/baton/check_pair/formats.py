@@ -14,8 +14,7 @@ from typing import Any
 
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
-from baton import nano
-from baton.config import ModelConfig, PairConfig, model_path
+from baton.config import ModelConfig, PairConfig, located
 from baton.vocabulary import THINK_END, THINK_START, Vocabulary
 
 QUESTION = "What is 2 plus 3?"
@@ -92,13 +91,6 @@ def read_formats(config: PairConfig, base: Path) -> Formats:
     draft, draft_words = _read("draft", config.draft, config, base)
     match = compare({"target": target_words, "draft": draft_words}, {"target": target, "draft": draft})
     return Formats(target, draft, match, _between(target, draft, match))
-
-
-def located(model: str, base: Path) -> str:
-    """Where a model's files are: shipped, in a folder relative to `base`, or on the hub."""
-    if model.startswith("nano:"):
-        return str(nano.pair_paths()[model.removeprefix("nano:")])
-    return model_path(model, base)
 
 
 def _read(role: str, model: ModelConfig, pair: PairConfig, base: Path) -> tuple[ModelFormat, Vocabulary]:

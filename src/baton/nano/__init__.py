@@ -7,12 +7,18 @@ from pathlib import Path
 from baton.nano import problems
 from baton.nano.language import same_prompt, score_prompt
 
-__all__ = ["cue_profile", "pair_paths", "problems", "same_prompt", "score_prompt"]
+__all__ = ["cue_profile", "models", "pair_paths", "problems", "same_prompt", "score_prompt"]
 
 
 def cue_profile() -> Path:
     """The cue profile of the pair, as `baton calibrate cues` wrote it."""
     return Path(__file__).parent / "cues.json"
+
+
+def models() -> dict[str, Path]:
+    """The folders of all models that are shipped, by name: the pair's, and what was trained for it."""
+    found = {config.parent.name: config.parent for config in sorted(Path(__file__).parent.glob("*/config.json"))}
+    return {**pair_paths(), **found}
 
 
 def pair_paths() -> dict[str, Path]:

@@ -55,7 +55,7 @@ class Hybrid:
     def __post_init__(self) -> None:
         if self.slots < 0:
             raise ValueError(f"hybrid.slots: {self.slots} is negative; use 0 (never look ahead) or more")
-        worn = RelayGen(self.profile, self.cues, self.answer)
+        worn = RelayGen(self.profile, self.cues, answer=self.answer)
         object.__setattr__(self, "cues", worn.cues)
         self.lookahead  # noqa: B018
 

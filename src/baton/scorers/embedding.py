@@ -84,10 +84,10 @@ class Embedding(Scorer):
         Raises:
             ValueError: the model cannot be loaded, or the library asked for is not installed.
         """
-        from baton.config import model_path
+        from baton.config import located
 
         checkpoint = Checkpoint.find(
-            model_path(config.model, base), device=config.device, dtype=config.dtype,
+            located(config.model, base), device=config.device, dtype=config.dtype,
             trust_remote_code=config.trust_remote_code, revision=config.revision,
         )  # fmt: skip
         if config.library == "transformers":

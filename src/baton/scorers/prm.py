@@ -299,10 +299,10 @@ class Prm(Scorer):
         Raises:
             ValueError: the model cannot be loaded, or is not of the format.
         """
-        from baton.config import model_path
+        from baton.config import located
 
         checkpoint = Checkpoint.find(
-            model_path(config.model, base), device=config.device, dtype=config.dtype,
+            located(config.model, base), device=config.device, dtype=config.dtype,
             trust_remote_code=config.trust_remote_code, revision=config.revision,
         )  # fmt: skip
         writers = {str(role): engine.vocabulary for role, engine in engines.items()}

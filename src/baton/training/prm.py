@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForTokenClassification, AutoTokeni
 from transformers.trainer_utils import get_last_checkpoint
 
 from baton.calibrate.work import claim
-from baton.pair import located
+from baton.config import located
 from baton.records import write_json
 from baton.training import tracking
 from baton.training.config import StepTraining, Training, check_launch, divide
