@@ -240,7 +240,7 @@ class Tried:
             accept_rate_ci=statistics.pooled_ratio_interval(*parts["accept_rate"], seed),
             target_sampled_share=metrics.sampled_share(records),
             accuracy=float(np.mean(correct)) if correct else None,
-            accuracy_ci=statistics.mean_interval(correct, seed) if correct else None,
+            accuracy_ci=statistics.mean_interval(correct) if correct else None,
             tokens=float(np.mean([r.kept for r in records])),
             discarded=float(np.mean([r.discarded for r in records])),
             helper=float(np.mean([r.helper for r in records])),
