@@ -514,6 +514,11 @@ class RecipeConfig(Strict):
     only: list[str] | None = Field(default=None, min_length=1)
     """Labels of the routers to compare; all if null."""
     samples: int = Field(default=1, ge=1)
+    """Answers to each question, under each seed."""
+    seeds: int = Field(default=1, ge=1)
+    """Seeds of the quality pass: `seed` and the ones after it. With several, results tell how much they matter."""
+    margin: float = Field(default=0.02, gt=0, lt=1)
+    """Accuracy that a router may lose or gain and still count as equivalent to the target."""
     limit: int | None = Field(default=None, ge=1)
     """Questions of the quality pass; all if null."""
     seed: int = 0

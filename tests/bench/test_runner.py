@@ -90,7 +90,7 @@ def untimed(found: dict[str, Any]) -> dict[str, Any]:
         # How much of a prefix was cached depends on what ran before.
         arm["tokens"] = {k: v for k, v in arm["tokens"].items() if k != "prefill"}
         arm.pop("flops")
-    return {**found, "arms": arms}
+    return {**{k: v for k, v in found.items() if k != "pareto"}, "arms": arms}
 
 
 def start(path: Path, out: Path, shard: str = "") -> subprocess.Popen[str]:
@@ -143,6 +143,16 @@ def test_the_same_run_gives_the_same_tokens_at_any_concurrency(recipe, tmp_path)
     other = run_compare(recipe(concurrency=8), out=tmp_path / "c", seed=1)
     assert other == 0
     assert tokens(tmp_path / "a") != tokens(tmp_path / "c")
+
+
+def test_several_seeds_are_samples_under_seeds_of_their_own(recipe, tmp_path):
+    path = recipe(samples=2, seeds=2, limit=3, latency=None, seed=7)
+    assert run_compare(path, out=tmp_path / "run") == 0
+    assert {(t.sample, t.seed) for t in traces(tmp_path / "run")} == {(0, 7), (1, 7), (2, 8), (3, 8)}
+    assert [(a["n"], a["samples"], len(a["seeds"]["accuracy"])) for a in results(tmp_path / "run")["arms"]] == [
+        (3, 2, 2),
+        (3, 2, 2),
+    ]
 
 
 def test_a_killed_run_goes_on_where_it_stopped_and_ends_like_one_that_was_not(recipe, tmp_path):

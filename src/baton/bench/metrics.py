@@ -12,6 +12,7 @@ and the whole has `name`, `seed`, `questions`, `valid` and `reason`.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from baton.bench import statistics
+from baton.bench import power, statistics
 from baton.bench.grading import Grade, last_boxed
 from baton.bench.statistics import Interval
 from baton.boundary import CANCELLED
@@ -192,9 +193,13 @@ class Run:
     questions: Mapping[str, Collection[str]]
     """Question ids by pass."""
     samples: int = 1
+    """Under each seed."""
     params: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """By arm, parameters of each model, by role or scorer."""
     records: dict[tuple[str, str], dict[tuple[str, int], Record]] = field(default_factory=dict)
+    seeds: int = 1
+    margin: float = 0.02
+    """Accuracy within which two arms are equivalent."""
 
     def add(self, r: Record) -> None:
         name, arm, question, sample = r.key
@@ -203,7 +208,7 @@ class Run:
 
     def expected(self, name: str) -> Iterator[tuple[str, int]]:
         """(question, sample) of every answer that a pass asks of an arm."""
-        samples = self.samples if name == QUALITY else 1
+        samples = self.seeds * self.samples if name == QUALITY else 1
         return ((q, s) for q in self.questions.get(name, ()) for s in range(samples))
 
     def answers(self, name: str, arm: Arm) -> dict[tuple[str, int], Record]:
@@ -280,21 +285,23 @@ def share(records: Iterable[Record]) -> float | None:
 def results(run: Run, header: Mapping[str, Any]) -> dict[str, Any]:
     """The content of `results.json`. `header` holds what is not read from traces (pair, task, split, load ...).
 
-    Deltas, McNemar's test (adjusted by Holm over all arms) and speed-ups are against the first arm whose router is
-    `target`, one whose target does not speculate if there is one; `speedup_vs_speculation` is against the first whose
-    target does. Without such an arm they are None.
+    Deltas, tests (McNemar's and that of equivalence, each adjusted by Holm over all arms) and speed-ups are against
+    the first arm whose router is `target`, one whose target does not speculate if there is one;
+    `speedup_vs_speculation` is against the first whose target does. Without such an arm they are None.
     """
     targets = [a for a in run.arms if a.router == "target"]
     speculating = next((a for a in targets if Role.TARGET in (a.speculation or {})), None)
     baseline = next((a for a in targets if Role.TARGET not in (a.speculation or {})), speculating)
     arms = [_arm(run, arm, baseline, speculating) for arm in run.arms]
-    tested = [a for a in arms if a["mcnemar_p"] is not None]
-    for arm, p in zip(tested, statistics.holm([a["mcnemar_p"] for a in tested]), strict=True):
-        arm["mcnemar_p"] = p
+    for test in ("mcnemar_p", "equivalence_p"):
+        tested = [a for a in arms if a[test] is not None]
+        for arm, p in zip(tested, statistics.holm([a[test] for a in tested]), strict=True):
+            arm[test] = p
     reason = _invalid(run)
     asked = {name: len(ids) for name, ids in run.questions.items()}
     return {
-        "schema": SCHEMA, **header, "questions": asked, "valid": reason is None, "reason": reason, "arms": arms,
+        "schema": SCHEMA, **header, "margin": run.margin, "questions": asked, "valid": reason is None,
+        "reason": reason, "arms": arms,
     }  # fmt: skip
 
 
@@ -321,7 +328,7 @@ def _arm(run: Run, arm: Arm, baseline: Arm | None, speculating: Arm | None) -> d
         "knobs": arm.knobs,
         "engine": arm.engine,
         "speculation": arm.speculation,
-        "n": len(answers) // run.samples,
+        "n": len(answers) // (run.seeds * run.samples),
         "samples": run.samples,
         "failures": sum(run.failures(name, arm) for name in run.questions),
         "truncated": sum(r.finish == "length" for r in answers),
@@ -335,9 +342,9 @@ def _arm(run: Run, arm: Arm, baseline: Arm | None, speculating: Arm | None) -> d
         "accept_rate": _ratio(sum(r.accepted for r in answers), sum(r.decided for r in answers)),
         "acceptance_length": _acceptance_length(answers) if Role.TARGET in (arm.speculation or {}) else None,
         "relayed_fraction": _mean([r.draft > 0 for r in answers]),
-        "latency_s": _percentiles([r.seconds for r in timed], with_interval=True),
-        "ttft_s": _percentiles([r.first_token for r in timed if r.first_token is not None]),
-        "tpot_s": _percentiles([t for r in timed if (t := r.token_seconds) is not None]),
+        "latency_s": _percentiles([_latency(r) for r in timed], with_intervals=True),
+        "ttft_s": _percentiles([c for r in timed if (c := _first_token(r)) is not None]),
+        "tpot_s": _percentiles([(t, False) for r in timed if (t := r.token_seconds) is not None]),
         "throughput_tps": _throughput(timed),
         "goodput_rps": None,
         "speedup": _speedup(timed, run.scored(LATENCY, baseline) if baseline else []),
@@ -351,19 +358,25 @@ def _arm(run: Run, arm: Arm, baseline: Arm | None, speculating: Arm | None) -> d
 
 
 def _accuracy(run: Run, answers: list[Record], baseline: list[Record] | None) -> dict[str, Any]:
-    correct = _correct(answers, run.samples)
+    correct = _correct(run, answers)
     out: dict[str, Any] = dict.fromkeys(
-        ("accuracy", "accuracy_ci", "accuracy_delta", "accuracy_delta_ci", "mcnemar_p", "by_level")
-    )
+        (
+            "accuracy", "accuracy_ci", "accuracy_delta", "accuracy_delta_ci", "mcnemar_p", "equivalence_p",
+            "minimum_detectable_delta", "seeds", "by_level",
+        )
+    )  # fmt: skip
     if not answers:
         return out
     out["accuracy"] = float(correct.mean())
     out["accuracy_ci"] = _listed(statistics.mean_interval(correct))
-    if baseline is not None:
-        reference = _correct(baseline, run.samples)
-        out["accuracy_delta"] = float(correct.mean() - reference.mean())
-        out["accuracy_delta_ci"] = _listed(statistics.difference_interval(correct, reference))
+    reference = None if baseline is None else _correct(run, baseline)
+    if reference is not None and (difference := statistics.Difference.of(correct, reference)) is not None:
+        out["accuracy_delta"] = difference.estimate
+        out["accuracy_delta_ci"] = _listed(difference.interval())
         out["mcnemar_p"] = statistics.mcnemar(correct, reference)
+        out["equivalence_p"] = difference.equivalence_p(run.margin)
+        out["minimum_detectable_delta"] = power.detectable(difference.second_moment, difference.questions)
+    out["seeds"] = _seeds(run, correct, reference)
     levels: dict[str, list[Record]] = defaultdict(list)
     for r in answers:
         if r.level is not None:
@@ -371,7 +384,7 @@ def _accuracy(run: Run, answers: list[Record], baseline: list[Record] | None) ->
     if levels:
         out["by_level"] = {
             level: {
-                "n": len(rs) // run.samples,
+                "n": len(rs) // (run.seeds * run.samples),
                 "accuracy": _mean([r.correct for r in rs]),
                 "target_share": share(rs),
                 "draft_only": _mean([not r.target for r in rs]),
@@ -386,8 +399,8 @@ def _control(run: Run, arm: Arm, answers: list[Record]) -> dict[str, Any] | None
     mix = _chance(run, arm, answers) if answers else None
     if mix is None:
         return None
-    correct = _correct(answers, run.samples)
-    reference = sum(weight * _correct(run.scored(QUALITY, other), run.samples) for other, weight in mix)
+    correct = _correct(run, answers)
+    reference = sum(weight * _correct(run, run.scored(QUALITY, other)) for other, weight in mix)
     return {
         "label": " / ".join(other.label for other, _ in mix),
         "weights": {other.label: weight for other, weight in mix},
@@ -432,35 +445,84 @@ def _excess(answers: list[Record], share: float) -> float:
     return sum(r.target - share * r.kept for r in answers)
 
 
-def _correct(answers: list[Record], samples: int) -> statistics.Array:
-    """`[questions, samples]` of 0 and 1."""
-    return np.asarray([r.correct for r in answers], float).reshape(-1, samples)
+def _correct(run: Run, answers: list[Record]) -> statistics.Array:
+    """`[questions, samples under all seeds]` of 0 and 1, seed by seed."""
+    return np.asarray([r.correct for r in answers], float).reshape(-1, run.seeds * run.samples)
+
+
+def _seeds(run: Run, correct: statistics.Array, reference: statistics.Array | None) -> dict[str, Any] | None:
+    """What the run's seeds have to do with accuracy; None with a single one, or a single question."""
+
+    def by_seed(values: statistics.Array) -> statistics.Components | None:
+        return statistics.seed_components(values.reshape(-1, run.seeds, run.samples).mean(axis=2))
+
+    found = by_seed(correct)
+    if found is None:
+        return None
+    against = None if reference is None else by_seed(correct - reference)
+    return {
+        "accuracy": found.by_seed,
+        "accuracy_ci": _listed(found.interval),
+        "accuracy_delta_ci": _listed(against.interval) if against else None,
+        "sd_seeds": found.between_seeds,
+        "sd_questions": found.between_questions,
+        "sd_residual": found.residual,
+    }
 
 
 def _speedup(timed: list[Record], baseline: list[Record]) -> dict[str, Any]:
-    """How many times faster than the baseline, on the same questions in the same order."""
+    """How many times faster than the baseline, on the same questions in the same order.
+
+    None where the answers that were cut off at their deadline leave it open.
+    """
     out: dict[str, Any] = dict.fromkeys(("p50", "p50_ci", "p99", "mean", "ci"))
     if not timed or not baseline:
         return out
     ours, theirs = (np.asarray([r.seconds for r in records]) for records in (timed, baseline))
-    out["p50"] = float(np.median(theirs) / np.median(ours))
-    out["p50_ci"] = _listed(statistics.quantile_ratio_interval(theirs, ours))
-    if len(ours) >= P99_ANSWERS:
-        out["p99"] = float(np.quantile(theirs, 0.99) / np.quantile(ours, 0.99))
-    out["mean"] = float(np.mean(theirs / ours))
-    out["ci"] = _listed(statistics.ratio_interval(theirs, ours))
+    cut = [[r.finish == "timeout" for r in records] for records in (timed, baseline)]
+    for name, q in (("p50", 0.5), ("p99", 0.99)):
+        (mine, open_), (other, other_open) = (
+            statistics.percentile(v, q, c) for v, c in zip((ours, theirs), cut, strict=True)
+        )
+        if not (open_ or other_open) and (name != "p99" or len(ours) >= P99_ANSWERS):
+            out[name] = other / mine
+    if out["p50"] is not None:
+        out["p50_ci"] = _listed(statistics.quantile_ratio_interval(theirs, ours))
+    if not any(map(any, cut)):
+        out["mean"] = float(np.mean(theirs / ours))
+        out["ci"] = _listed(statistics.ratio_interval(theirs, ours))
     return out
 
 
-def _percentiles(values: list[float], with_interval: bool = False) -> dict[str, Any]:
-    names = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
-    out: dict[str, Any] = dict.fromkeys((*names, "p99_ci") if with_interval else names)
-    for name, q in names.items():
-        if values and (name != "p99" or len(values) >= P99_ANSWERS):
-            out[name] = float(np.quantile(values, q))
-    if with_interval and out["p99"] is not None:
-        out["p99_ci"] = _listed(statistics.percentile_interval(values, 0.99))
+Clocked = tuple[float, bool]
+"""Seconds, and whether a deadline cut them short: then they are the least that it can have been."""
+
+
+def _percentiles(values: Sequence[Clocked], with_intervals: bool = False) -> dict[str, Any]:
+    """P50 to P99 of seconds; None, and an interval's end too, where a deadline leaves only a bound."""
+    quantiles = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+    out: dict[str, Any] = dict.fromkeys(quantiles)
+    if with_intervals:
+        out |= dict.fromkeys(f"{name}_ci" for name in quantiles)
+    seconds, censored = [v for v, _ in values], [c for _, c in values]
+    for name, q in quantiles.items():
+        if not values or (name == "p99" and len(values) < P99_ANSWERS):
+            continue
+        value, above = statistics.percentile(seconds, q, censored)
+        out[name] = None if above else value
+        if with_intervals:
+            out[f"{name}_ci"] = _listed(statistics.percentile_interval(seconds, q, censored))
     return out
+
+
+def _latency(r: Record) -> Clocked:
+    return r.seconds, r.finish == "timeout"
+
+
+def _first_token(r: Record) -> Clocked | None:
+    if r.first_token is not None:
+        return r.first_token, False
+    return (r.seconds, True) if r.finish == "timeout" else None
 
 
 def _throughput(timed: list[Record]) -> float | None:
@@ -518,5 +580,6 @@ def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-def _listed(interval: Interval | None) -> list[float] | None:
-    return None if interval is None else list(interval)
+def _listed(interval: Interval | None) -> list[float | None] | None:
+    """An interval in JSON: an end that is open is null."""
+    return None if interval is None else [end if math.isfinite(end) else None for end in interval]

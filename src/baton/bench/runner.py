@@ -214,7 +214,7 @@ class _Runner:
                 for contestant in contestants:
                     if torch.cuda.is_available():
                         torch.cuda.reset_peak_memory_stats()
-                    await self._answer_all(QUALITY, contestant, self.config.samples)
+                    await self._answer_all(QUALITY, contestant, self.config.seeds * self.config.samples)
                 await self._take_turns(contestants)
                 if self.parts == 1 and self.config.load is not None:
                     await self._put_under_load(self.config.load, contestants)
@@ -225,7 +225,8 @@ class _Runner:
     def _begin(self) -> None:
         arms = len(self.config.arms)
         total = len(self.config.measured) * len(self.asked[CALIBRATION])
-        total += arms * (len(self.asked[QUALITY]) * self.config.samples + len(self.asked[LATENCY]))
+        samples = self.config.seeds * self.config.samples
+        total += arms * (len(self.asked[QUALITY]) * samples + len(self.asked[LATENCY]))
         done = len(self.done)
         if (load := self.config.load) is not None and self.parts == 1:
             total += arms * len(load.points) * load.requests
@@ -342,9 +343,11 @@ class _Runner:
     async def _generate(self, key: Key, contestant: Contestant, question: Question, seconds: float | None) -> Trace:
         """A trace with all that the harness knows of it but the grade; cut off after `seconds`."""
         started = self.epoch + asyncio.get_running_loop().time()
+        # The quality pass numbers its samples through over the run's seeds.
+        seed = self.options.seed + (key[3] // self.config.samples if key[0] == QUALITY else 0)
         trace = await generate(
             self._pair(contestant), contestant.router, question.question,
-            options=replace(self.options, timeout=seconds), question_id=question.id, sample=key[3],
+            options=replace(self.options, timeout=seconds, seed=seed), question_id=question.id, sample=key[3],
         )  # fmt: skip
         trace.extra |= question.extra
         trace.extra |= {"pass": key[0], "arm": key[1], "started": started, "client": self.client}
@@ -464,6 +467,8 @@ def _write_results(
         arms=[c.arm for c in contestants],
         questions={name: [q.id for q in asked[name]] for name in (QUALITY, LATENCY) if asked[name]},
         samples=config.samples,
+        seeds=config.seeds,
+        margin=config.margin,
         params={c.label: pairs.speculating(_speculating(recipe, c.config)).parameters for c in contestants},
     )
     part = folder.path / "answers.jsonl.part"

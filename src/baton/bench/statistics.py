@@ -38,7 +38,7 @@ def mean_interval(values: npt.ArrayLike) -> Interval | None:
     if n < 2:
         return None
     by_question = array.mean(axis=1)
-    p, variance = float(array.mean()), float(by_question.var(ddof=1)) / n
+    p, variance = float(array.mean()), float(by_question.var()) / n
     effective = n * samples if p not in (0.0, 1.0) else n
     if variance > 0:
         effective = min(effective, p * (1 - p) / variance)
@@ -234,7 +234,7 @@ def pooled_quotient_interval(
         ),
         seed,
     )
-    return _percentiles(quotients[~np.isnan(quotients)])
+    return _tails(quotients[~np.isnan(quotients)], len(part))
 
 
 def quantile_ratio_interval(
