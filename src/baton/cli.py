@@ -228,6 +228,22 @@ def label(
     raise typer.Exit(1 if outcome.failed else 0)
 
 
+@app.command("import-labels")
+def import_labels(
+    file: Annotated[Path, typer.Argument(help="JSONL file of published step labels.")],
+    form: Annotated[str, typer.Option("--format", help="prm800k, math-shepherd, or plain (docs/labels.md).")],
+    out: Annotated[Path, typer.Option(help="Folder of the label set.")],
+    pair: PairOption = "nano",
+) -> None:
+    """Turn published step labels into a label set, in the tokens of a pair."""
+    from baton.training import command
+
+    with _input():
+        found = command.import_labels(file, form, pair, out)
+    left_out = "".join(f", {count} left out ({reason})" for reason, count in sorted(found.left_out.items()))
+    print(f"{len(found.labels)} labelled steps{left_out} -> {out}")
+
+
 @calibrate.command("cues")
 def calibrate_cues(
     pair: PairOption = "nano",

@@ -16,10 +16,20 @@ from baton.bench import environment, tasks
 from baton.bench.runner import shard_of
 from baton.calibrate.points import generation_settings
 from baton.calibrate.work import Progress
-from baton.config import ConfigError, LabelRecipe, ModelConfig, cue_profile, load_label_recipe
+from baton.config import (
+    ConfigError,
+    LabelRecipe,
+    ModelConfig,
+    cue_profile,
+    load_label_recipe,
+    load_pair,
+    located,
+)
+from baton.engines.chat import load_tokenizer
 from baton.generation import Options, knobs
 from baton.pair import Pair
-from baton.training import labels, rollouts
+from baton.training import labels, published, rollouts
+from baton.training.published import Published
 from baton.training.rollouts import Outcome, Settings
 
 WORK = "work"
@@ -92,6 +102,21 @@ async def _label(recipe: LabelRecipe, folder: Path, shard: tuple[int, int], prog
 def _sized(model: ModelConfig, config: Any) -> ModelConfig:
     sizes = {"max_batch": config.max_batch, "cache_mb": config.cache_mb}
     return model.model_copy(update={name: size for name, size in sizes.items() if size is not None})
+
+
+def import_labels(path: Path, form: str, pair: str, out: Path) -> Published:
+    """Writes published step labels (a format of `published.FORMATS`) as a label set, in the tokens of a pair's target.
+
+    Raises:
+        ValueError: the pair's tokenizer or a row of the file cannot be used.
+    """
+    config = load_pair(pair)
+    base = Path.cwd() if pair == "nano" else Path(pair).resolve().parent
+    model = config.target
+    tokenizer, vocabulary = load_tokenizer(located(model.model, base), model.revision, model.trust_remote_code)
+    found = published.read(path, form, tokenizer, vocabulary)
+    labels.save_labels(out, found.labels, {"published as": form, "file": path.name, "tokens of": model.model})
+    return found
 
 
 def is_labelled(folder: Path) -> bool:

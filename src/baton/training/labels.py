@@ -235,9 +235,11 @@ def summary(labels: Sequence[Label]) -> dict[str, Any]:
         harms["worse"] += harm > 0
         harms["clearly better"] += harm < -CLEAR * error
         harms["clearly worse"] += harm > CLEAR * error
+    seen = {"states": len(labels), "questions": len({label.question for label in labels})}
+    if not known:
+        return {**seen, "q_draft": _mean([label.q_draft for label in labels]), "q_target": None}
     return {
-        "states": len(labels),
-        "questions": len({label.question for label in labels}),
+        **seen,
         "same step": sum(label.same for label in known),
         "draft's step": harms,
         "q_draft": _mean([label.q_draft for label in labels]),
@@ -284,9 +286,7 @@ configs:
 
 # Labels of steps
 
-{states} states of {questions} questions that a policy visited, each with the draft's and the target's next step, and
-what became of the answer after each. Made by `baton label`; read with `baton.training.labels.load_labels` or
-`datasets.load_dataset`.
+{states} states of {questions} questions. Read them with `baton.training.labels.load_labels` or `datasets.load_dataset`.
 
 | made with | |
 |---|---|
@@ -296,6 +296,12 @@ what became of the answer after each. Made by `baton label`; read with `baton.tr
 |---|---|
 {figures}
 
+{notes}
+"""
+
+ROLLED_OUT = """\
+- A policy visited these states; each row has the draft's and the target's next step, and what became of the answer
+  after each. Made by `baton label`.
 - `q_draft` and `q_target` are unbiased estimates of the chance of a correct answer. Rollouts of a step end early where
   the first ones all come out alike; the estimate takes that into account, so it is not always the mean of
   `*_outcomes`. `*_se` are standard deviations under Jeffreys' prior.
@@ -303,8 +309,13 @@ what became of the answer after each. Made by `baton label`; read with `baton.tr
 - Continuation i after the draft's step and continuation i after the target's step share their seed. Where both steps
   are the same tokens they were continued once, and both columns hold the same outcomes.
 - Continuations that were cut off are counted in `*_cut` and left out; they are not wrong answers.
-- Token ids are the target's and those that generation produced.
-"""
+- Token ids are the target's and those that generation produced."""
+
+PUBLISHED = """\
+- Published labels of steps that other models wrote. `q_draft` is the label: whether the step is right. There is no
+  other model's step, so `q_target` is null and there is no harm. Made by `baton import-labels`.
+- Token ids are those of the tokenizer, step by step; no generation produced them.
+- Where a question was labelled more than once, sample 0 is the solution and each alternative a sample of its own."""
 
 
 def card(figures: Mapping[str, Any], about: Mapping[str, Any]) -> str:
@@ -313,9 +324,11 @@ def card(figures: Mapping[str, Any], about: Mapping[str, Any]) -> str:
     def rows(values: Mapping[str, Any]) -> str:
         return "\n".join(f"| {name} | {_shown(value)} |" for name, value in values.items() if value is not None)
 
+    notes = PUBLISHED if figures["q_target"] is None else ROLLED_OUT
     return CARD.format(
-        file=FILE, states=figures["states"], questions=figures["questions"], about=rows(about), figures=rows(figures)
-    )
+        file=FILE, states=figures["states"], questions=figures["questions"], about=rows(about), figures=rows(figures),
+        notes=notes,
+    )  # fmt: skip
 
 
 def _shown(value: Any) -> str:
