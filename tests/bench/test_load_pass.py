@@ -12,7 +12,7 @@ import pytest
 import yaml
 from rich.console import Console
 
-from baton.bench import load_pass
+from baton.bench import load_pass, terminal
 from baton.bench.load_pass import Cells, LoadPass
 from baton.bench.runner import compare
 from baton.bench.terminal import Progress
@@ -113,6 +113,11 @@ def test_a_load_beyond_capacity_is_said_not_to_be_kept_up_with_and_deadlines_are
     assert cell["n"] == 60, "answers that were cut off stay in"
     assert cell["latency_s"]["p50"] is None, "more than half took at least as long as they were given"
     assert cell["latency_s"]["p50_ci"] is None or cell["latency_s"]["p50_ci"][1] is None
+    shown = io.StringIO()
+    Console(file=shown, width=160).print(terminal.load_table(found))
+    (row,) = [line for line in shown.getvalue().splitlines() if line.startswith("poisson 5")]
+    assert "does not keep up" in row
+    assert str(cell["timeouts"]) in row.split()
 
 
 def test_a_cell_is_whole_or_not_there_and_a_resumed_run_measures_what_is_missing(recipe, tmp_path, monkeypatch):

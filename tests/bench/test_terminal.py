@@ -29,7 +29,8 @@ def results() -> dict[str, Any]:
         target_share=0.684, latency_s={"p50": 0.6}, speedup={"p50": 1.5, "mean": 1.4, "ci": [1.3, 1.52]},
         switches=7.25, control={"label": "random", "accuracy_delta": 0.2, "accuracy_delta_ci": [0.15, 0.25]},
     )  # fmt: skip
-    return {"pair": "nano", "task": "nano", "split": "test", "arms": [arm("target", "target"), relay]}
+    header = {"pair": "nano", "task": "nano", "split": "test", "load": {"points": None}}
+    return {**header, "arms": [arm("target", "target"), relay]}
 
 
 def printed(results: dict[str, Any]) -> str:

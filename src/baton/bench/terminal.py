@@ -104,6 +104,8 @@ def report(results: Mapping[str, Any], console: Console) -> None:
         # A file or a pipe has no width that the table should be squeezed into.
         console.width = PLAIN_WIDTH
     console.print(table(results))
+    if results["load"]["points"]:
+        console.print(load_table(results))
     if summary := sentence(results):
         console.print(summary, highlight=False)
 
@@ -130,6 +132,34 @@ def table(results: Mapping[str, Any]) -> Table:
             _number(arm["switches"], 1),
             _number(arm["tokens"]["discarded"], 1),
         )
+    return out
+
+
+def load_table(results: Mapping[str, Any]) -> Table:
+    """Every arm under every load, one a row."""
+    out = Table(title="Under load", title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+    for name in (
+        "load", "router", "answers\na second", "good ones\na second", "tokens\na second", "P50 s", "P90 s", "P99 s",
+        "first token\nP50 s", "cut off", "",
+    ):  # fmt: skip
+        out.add_column(name, justify="left" if name in {"load", "router", ""} else "right")
+    for n, point in enumerate(results["load"]["points"]):
+        for arm in results["arms"]:
+            cell = arm["load"][n]
+            remark = "" if cell["keeps_up"] else "does not keep up"
+            if not cell["valid"]:
+                remark = f"client up to {1000 * cell['lag_s']['max']:.0f} ms late" if cell["lag_s"] else "failed"
+            out.add_row(
+                point["name"],
+                arm["label"],
+                _number(cell["answered_rps"], 2),
+                _number(cell["goodput_rps"], 2),
+                _number(cell["throughput_tps"], 0),
+                *(_number(cell["latency_s"][q], 3) for q in ("p50", "p90", "p99")),
+                _number(cell["ttft_s"]["p50"], 3),
+                str(cell["timeouts"]),
+                remark,
+            )
     return out
 
 
