@@ -86,7 +86,12 @@ def test_overrides_replace_nested_fields_and_are_checked(recipe):
         ),
         ({"only": ["drat"]}, ["only: 'drat' is unknown", "did you mean 'draft'", "use some of target, draft"]),
         ({"split": "calibration"}, ["calibration.split: 'calibration' is the split under test"]),
-        ({"task": "gsm8k"}, ["task.name: 'gsm8k' has no questions", "task.path"]),
+        ({"task": "gsm8"}, ["task.name: 'gsm8' is unknown (did you mean 'gsm8k'?)", "set task.path to a file"]),
+        ({"task": {"name": "gsm8k", "grader": "maths"}}, ["task.grader: 'maths' is unknown; use one of math, choice"]),
+        (
+            {"task": "alpaca-eval"},
+            ["task.scorer: 'alpaca-eval' is graded by the pair's scorer 'judge'", "add it"],
+        ),
         ({"latency": {"limit": "many"}}, ["latency.limit: 'many' cannot be used; input should be a valid integer"]),
         ({"latency": 3}, ["latency: 3 cannot be used; give a group of fields"]),
         ({"pair": "missing.yaml"}, ["missing.yaml: there is no such file"]),

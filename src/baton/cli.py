@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
@@ -18,6 +18,9 @@ from rich.table import Table
 
 from baton import __version__
 from baton.plan.command import plan_command
+
+if TYPE_CHECKING:
+    from baton.config import PairConfig, TaskConfig
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -30,6 +33,10 @@ app.add_typer(calibrate, name="calibrate")
 
 COLOURS = {"target": "bright_cyan", "draft": "bright_yellow", "inserted": "bright_magenta"}
 
+TaskOption = Annotated[
+    str | None,
+    typer.Option("--task", help="A benchmark (`baton tasks`), or a JSONL or Parquet file; nano's if left out."),
+]
 PairOption = Annotated[str, typer.Option("--pair", help="`nano` (shipped with Baton) or the path of a pair.yaml.")]
 
 
@@ -256,7 +263,7 @@ def calibrate_cues(
     ] = "paper",
     min_segments: Annotated[int, typer.Option(help="Sentence remainders a cue needs under --rule corrected.")] = 8,
     temperature: Annotated[float, typer.Option(help="Of the target's traces.")] = 0.6,
-    task: Annotated[Path | None, typer.Option(help="JSONL or Parquet file of questions; nano's if left out.")] = None,
+    task: TaskOption = None,
     traces: Annotated[Path | None, typer.Option(help="A traces.jsonl of the target to use instead.")] = None,
     candidates: Annotated[
         str, typer.Option(help="Candidate cues: english, chinese, both, or a file with one a line.")
@@ -287,7 +294,7 @@ async def _calibrate_cues(
     out: Path,
     settings: Any,
     temperature: float,
-    task: Path | None,
+    task: str | None,
     traces_path: Path | None,
     work: Path | None,
 ) -> None:
@@ -300,9 +307,10 @@ async def _calibrate_cues(
     from baton.records import read_traces
 
     config, base = load_pair(pair_path), _base(pair_path)
-    options = pair_options(config, settings.seed)
+    chosen = _task(task, config)
+    options = pair_options(config, settings.seed, chosen)
     options = replace(options, sampling=replace(options.sampling, temperature=temperature))
-    split, questions = _calibration_questions(task, settings.questions)
+    split, questions = _calibration_questions(chosen, settings.questions)
     work = work or out.with_suffix(".work")
     identity = environment.pair_identity(config, base)
     cues.claim(work, settings, options, identity, str(traces_path or task or "nano calibration"))
@@ -352,7 +360,7 @@ def calibrate_thresholds(
     ] = 0.02,
     temperature: Annotated[float | None, typer.Option(help="In place of the pair's.")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Token budget, in place of the pair's.")] = None,
-    task: Annotated[Path | None, typer.Option(help="JSONL or Parquet file of questions; nano's if left out.")] = None,
+    task: TaskOption = None,
     work: Annotated[Path | None, typer.Option(help="Folder of the answers; a second call resumes.")] = None,
     concurrency: Annotated[int, typer.Option(help="Answers in flight.")] = 16,
     seed: Annotated[int, typer.Option(help="Seed of the sampling and the bootstrap.")] = 0,
@@ -402,7 +410,7 @@ async def _calibrate_thresholds(
     settings: Any,
     temperature: float | None,
     max_tokens: int | None,
-    task: Path | None,
+    task: str | None,
     work: Path,
     seed: int,
 ) -> None:
@@ -414,10 +422,11 @@ async def _calibrate_thresholds(
     config, base = load_pair(pair_path), _base(pair_path)
     given = _knobs(knobs)
     knob = thresholds.find_knob(router_name, given, vary, span)
-    options = _options(pair_options(config, seed), temperature, max_tokens)
-    split, questions = _calibration_questions(task, count)
+    chosen = _task(task, config)
+    options = _options(pair_options(config, seed, chosen), temperature, max_tokens)
+    split, questions = _calibration_questions(chosen, count)
     loaded = Pair.load(config, base)
-    on = On(config, base, loaded, questions, task.stem if task else "nano", split, options)
+    on = On(config, base, loaded, questions, chosen.name, split, options)
     wanted = Calibrated(router_name, given, knob, targets, out, Path.cwd())
     console = Console()
     try:
@@ -520,13 +529,24 @@ def _interval(interval: tuple[float, float] | None) -> str:
     return "-" if interval is None else f"{interval[0]:.2f} {interval[1]:.2f}"
 
 
-def _calibration_questions(task: Path | None, count: int) -> tuple[str, list[Any]]:
-    from baton.bench.tasks import load
-    from baton.config import TaskConfig
+def _task(named: str | None, pair: PairConfig) -> TaskConfig:
+    """The task that an option names: a benchmark, or a file of questions."""
+    from baton.config import TaskConfig, validate
 
-    config = TaskConfig() if task is None else TaskConfig(name=task.stem, path=str(task.resolve()))
-    questions = load(config, "calibration", Path.cwd())[:count]
-    return "calibration" if task is None else str(task), questions
+    if named is None:
+        return TaskConfig()
+    is_file = Path(named).suffix != ""
+    data = {"name": Path(named).stem, "path": str(Path(named).resolve())} if is_file else {"name": named}
+    task = validate(TaskConfig, data, "--task")
+    task.check_scorers(pair.scorers)
+    return task
+
+
+def _calibration_questions(task: TaskConfig, count: int) -> tuple[str, list[Any]]:
+    from baton.bench.tasks import load
+
+    questions = load(task, "calibration", Path.cwd(), count)
+    return task.path or "calibration", questions
 
 
 def _cue_table(profile: Any) -> Table:
@@ -584,7 +604,7 @@ def bench(
     questions: Annotated[int, typer.Option(help="Calibration questions answered in each round.")] = 16,
     rounds: Annotated[int, typer.Option(help="Medians are over these.")] = 3,
     concurrency: Annotated[int, typer.Option(help="Answers at once, against one.")] = 8,
-    task: Annotated[Path | None, typer.Option(help="JSONL or Parquet file of questions; nano's if left out.")] = None,
+    task: TaskOption = None,
     out: Annotated[Path, typer.Option(help="Where the figures go as JSON.")] = Path("bench.json"),
 ) -> None:
     """Measure the engine itself: time a token, cost of a switch, gain of batching, cache hits, memory."""
@@ -602,7 +622,7 @@ async def _bench(
     count: int,
     rounds: int,
     concurrency: int,
-    task: Path | None,
+    task: str | None,
     out: Path,
 ) -> None:
     from baton import routers
@@ -613,7 +633,8 @@ async def _bench(
     config = load_pair(pair_path)
     base = _base(pair_path)
     policy = routers.create(router_name, _knobs(knobs), Path.cwd(), {"cues": cue_profile(config, base)})
-    _, questions = _calibration_questions(task, count)
+    chosen = _task(task, config)
+    _, questions = _calibration_questions(chosen, count)
     loaded = Pair.load(config, base)
     console = Console()
     try:
@@ -622,7 +643,7 @@ async def _bench(
                 loaded,
                 policy,
                 [(q.id, q.question) for q in questions],
-                pair_options(config),
+                pair_options(config, task=chosen),
                 rounds=rounds,
                 concurrency=concurrency,
                 progress=report,
@@ -651,12 +672,32 @@ async def _bench(
     console.print(f"-> {out}")
 
 
+@app.command()
+def tasks(
+    name: Annotated[str | None, typer.Argument(help="One of them, in full.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Load it, show a question, grade its gold answers.")] = False,
+    path: Annotated[str | None, typer.Option(help="A file or folder of its rows, in place of the hub.")] = None,
+    split: Annotated[str, typer.Option(help="test or calibration.")] = "test",
+    limit: Annotated[int | None, typer.Option(help="Gold answers to grade; all if left out.")] = None,
+) -> None:
+    """The benchmarks that Baton knows; with --check, whether one can be loaded and its gold answers are correct."""
+    from baton.bench.check_task import list_tasks, run_check, show_task
+
+    with _input():
+        if name is None:
+            list_tasks(Console())
+        elif check:
+            raise typer.Exit(asyncio.run(run_check(name, path, split, limit, Console(highlight=False))))
+        else:
+            show_task(name, Console(highlight=False))
+
+
 @app.command("check-pair")
 def check_pair(
     pair: Annotated[str, typer.Argument(help="`nano` (shipped with Baton) or the path of a pair.yaml.")],
     static: Annotated[bool, typer.Option(help="Read tokenizers and templates only; run no model.")] = False,
     questions: Annotated[int, typer.Option(help="Calibration questions that both models answer.")] = 40,
-    task: Annotated[Path | None, typer.Option(help="JSONL or Parquet file of questions; nano's if left out.")] = None,
+    task: TaskOption = None,
     out: Annotated[Path, typer.Option(help="Where the findings go as JSON.")] = Path("check.json"),
     work: Annotated[Path | None, typer.Option(help="Folder of the answers; a second call resumes.")] = None,
     temperature: Annotated[float | None, typer.Option(help="In place of the pair's.")] = None,
@@ -680,7 +721,7 @@ async def _check_pair(
     pair_path: str,
     static: bool,
     count: int,
-    task: Path | None,
+    task: str | None,
     out: Path,
     work: Path,
     temperature: float | None,
@@ -700,12 +741,13 @@ async def _check_pair(
     from baton.records import write_json
 
     config, base = load_pair(pair_path), _base(pair_path)
-    options = _options(pair_options(config, seed), temperature, max_tokens)
+    chosen = _task(task, config)
+    options = _options(pair_options(config, seed, chosen), temperature, max_tokens)
     formats = read_formats(config, base)
     console = Console(highlight=False)
     answers, split = None, ""
     if not static:
-        split, questions = _calibration_questions(task, count)
+        split, questions = _calibration_questions(chosen, count)
         about = {"pair": environment.pair_identity(config, base), "generation": generation_settings(options)}
         loaded = Pair.load(config, base)
         try:

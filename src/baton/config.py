@@ -16,6 +16,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from baton import nano
+from baton.bench.benchmarks import BENCHMARKS
 from baton.engines.base import LoadError, Sampling, Speculation
 from baton.engines.settings import ServerSettings, VllmSettings
 from baton.generation import Budget, Options
@@ -136,7 +137,7 @@ class JudgeTemplateConfig(Strict):
         return self
 
 
-JUDGE_TEMPLATES = ("nano", "specreason", "lookahead")
+JUDGE_TEMPLATES = ("nano", "specreason", "lookahead", "preference")
 
 
 class JudgeConfig(Strict):
@@ -147,7 +148,7 @@ class JudgeConfig(Strict):
     """Whose model judges; or `model`, one of its own."""
     model: Annotated[ModelConfig, _keyed("model")] | None = None
     template: Annotated[str | JudgeTemplateConfig, BeforeValidator(lambda value: _template(value))] = "specreason"
-    """`nano`, `specreason`, `lookahead`, or prompts of your own."""
+    """`nano`, `specreason`, `lookahead`, `preference` (of whole answers), or prompts of your own."""
     read: Literal["greedy", "expected"] = "greedy"
     """The likeliest token, or the expectation over the tokens that are an answer."""
     top: int = Field(default=10, ge=1)
@@ -242,7 +243,8 @@ class PairConfig(Strict):
     target: Annotated[ModelConfig, _keyed("model")]
     draft: Annotated[ModelConfig, _keyed("model")]
     sampling: Sampling = Sampling()
-    budget: Budget = Budget()
+    budget: Budget | None = None
+    """Kept tokens that the models are good for; null leaves that to the task."""
     system: str | None = None
     """System prompt; none if null."""
     thinking: bool = True
@@ -277,26 +279,65 @@ class FieldNames(Strict):
 
 
 class TaskConfig(Strict):
-    """Where questions come from."""
+    """Where questions come from, how they are asked and how answers are graded."""
 
     name: str = "nano"
-    """`nano` for the generated problems; any other name goes with a `path`."""
+    """A benchmark (`baton tasks` lists them); any other name goes with a `path`."""
     path: str | None = None
-    """JSONL or Parquet file, relative to the recipe's folder; `{split}` in it is replaced by the split's name."""
+    """JSONL or Parquet file, or the folder that a benchmark's repository was downloaded to, relative to the recipe's
+    folder; `{split}` in it is replaced by the split's name. Null fetches a benchmark from the hub."""
     fields: FieldNames = FieldNames()
+    grader: Literal["math", "choice", "code", "judge", "reward"] | None = None
+    """Null: the benchmark's, or `math`."""
+    scorer: str | None = None
+    """Which of the pair's scorers grades, for `judge` and `reward`; the one of that name if null."""
+    suffix: str | None = None
+    """Text after the question in the user's turn, in place of the benchmark's; empty for none."""
+    system: str | None = None
+    """System prompt, in place of the benchmark's and the pair's."""
+
+    @property
+    def graded_by(self) -> str:
+        """Name of the grader."""
+        benchmark = BENCHMARKS.get(self.name)
+        return self.grader or (benchmark.grader if benchmark else "math")
+
+    @property
+    def asks(self) -> str | None:
+        """Name of the pair's scorer that the grader asks; None if it asks none."""
+        return self.scorer or self.graded_by if self.graded_by in {"judge", "reward"} else None
+
+    def check_scorers(self, scorers: Mapping[str, Any]) -> None:
+        """Refuses a pair that lacks the scorer which grades.
+
+        Raises:
+            ValueError: one line.
+        """
+        if self.asks is not None and self.asks not in scorers:
+            have = f"has {', '.join(scorers)}" if scorers else "has none"
+            raise ValueError(
+                f"task.scorer: {self.name!r} is graded by the pair's scorer {self.asks!r}, and the pair {have}; "
+                "add it under scorers in the pair's YAML, or name one in task.scorer"
+            )
 
     @model_validator(mode="after")
     def _named(self) -> TaskConfig:
         if self.name == "nano" and self.path is not None:
             raise ValueError(f"path: {self.path!r} goes with a task of your own; give task.name another name than nano")
-        if self.name != "nano" and self.path is None:
-            raise ValueError(f"name: {self.name!r} has no questions; use nano, or set task.path to a file")
+        if self.name not in BENCHMARKS and self.path is None:
+            known = ", ".join(BENCHMARKS)
+            raise ValueError(
+                f"name: {self.name!r} is unknown{_nearest(self.name, list(BENCHMARKS))}; use one of {known}, "
+                "or set task.path to a file"
+            )
         return self
 
 
 class CalibrationConfig(Strict):
     """Questions on which operating points are measured. Never the test split."""
 
+    task: Annotated[TaskConfig | None, _keyed("name")] = None
+    """Another task to calibrate on; the recipe's own if null."""
     split: str = "calibration"
     limit: int = Field(default=60, ge=1)
 
@@ -531,7 +572,7 @@ class RecipeConfig(Strict):
     sampling: Sampling | None = None
     """In place of the pair's."""
     budget: Budget | None = None
-    """In place of the pair's."""
+    """In place of the pair's and the task's."""
     timeout_s: float | None = Field(default=None, gt=0)
     """Seconds after which an answer is cut off and counted as a timeout; no limit if null."""
     retries: int = Field(default=2, ge=0)
@@ -572,8 +613,11 @@ class RecipeConfig(Strict):
         relative = self.load and any(p.of_capacity for p in self.load.points)
         if relative and not any(arm.router == "target" for arm in self.arms):
             raise ValueError("load.points: of_capacity is of the target's, and no arm has router target; add one")
-        if self.split == self.calibration.split:
+        if self.split == self.calibration.split and self.calibration.task in (None, self.task):
             raise ValueError(f"calibration.split: {self.split!r} is the split under test; name another one")
+        for task in (self.task, self.calibration.task):
+            if task is not None:
+                task.check_scorers(self.pair.scorers)
         return self
 
 
@@ -662,25 +706,32 @@ def load_pair(path: str | Path) -> PairConfig:
     return validate(PairConfig, read_yaml(Path(path)), str(path))
 
 
-def pair_options(config: PairConfig, seed: int = 0) -> Options:
-    """How the pair's answers are generated unless a recipe or a flag says otherwise."""
+def pair_options(
+    config: PairConfig, seed: int = 0, task: TaskConfig | None = None, *,
+    sampling: Sampling | None = None, budget: Budget | None = None,
+) -> Options:  # fmt: skip
+    """How the pair's answers to a task's questions are generated.
+
+    The budget is the pair's or the benchmark's, the smaller one where both have one. `sampling` and `budget` go before
+    theirs.
+    """
+    benchmark = BENCHMARKS.get(task.name) if task else None
+    asked_by = [t for t in (task, benchmark) if t is not None]
+    budgets = [b for b in (config.budget, benchmark and benchmark.budget) if b]
     return Options(
-        sampling=config.sampling,
-        budget=config.budget,
+        sampling=sampling or config.sampling,
+        budget=budget or min(budgets, key=lambda b: b.tokens, default=Budget()),
         seed=seed,
-        system=config.system,
+        system=next((t.system for t in asked_by if t.system is not None), config.system),
+        suffix=next((t.suffix for t in asked_by if t.suffix is not None), ""),
         thinking=config.thinking,
     )
 
 
 def recipe_options(config: RecipeConfig) -> Options:
     """How a recipe's answers are generated."""
-    return replace(
-        pair_options(config.pair, config.seed),
-        sampling=config.sampling or config.pair.sampling,
-        budget=config.budget or config.pair.budget,
-        timeout=config.timeout_s,
-    )
+    options = pair_options(config.pair, config.seed, config.task, sampling=config.sampling, budget=config.budget)
+    return replace(options, timeout=config.timeout_s)
 
 
 def located(model: str, base: Path, field: str = "model") -> str:

@@ -90,6 +90,8 @@ class Options:
     budget: Budget = field(default_factory=Budget)
     seed: int = 0
     system: str | None = None
+    suffix: str = ""
+    """What stands after the question in the user's turn, a blank line between them; scorers do not see it."""
     thinking: bool = True
     timeout: float | None = None
     """Seconds; the answer is then closed with finish `timeout`, its tokens so far kept."""
@@ -99,7 +101,8 @@ class Options:
     def messages(self, question: str) -> list[dict[str, str]]:
         """The conversation that a question stands in."""
         system = [{"role": "system", "content": self.system}] if self.system else []
-        return [*system, {"role": "user", "content": question}]
+        asked = f"{question}\n\n{self.suffix}" if self.suffix else question
+        return [*system, {"role": "user", "content": asked}]
 
 
 class Router(Protocol):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from baton.bench.grading import Grade
+from baton.bench.grading import Grade, Graded
 from baton.bench.tasks import Question
 from baton.cli import app
 from baton.engines.base import Sampling
@@ -42,8 +42,8 @@ def texts(step: rollouts.Step) -> list[tuple[str, str]]:
 class Exact:
     """Grades by equality, without a process."""
 
-    async def grade(self, text: str, gold: str) -> Grade:
-        return Grade.CORRECT if text == gold else Grade.WRONG if text != "?" else Grade.TIMEOUT
+    async def grade(self, question: Question, text: str) -> Graded:
+        return Graded(Grade.CORRECT if text == question.answer else Grade.WRONG if text != "?" else Grade.TIMEOUT)
 
 
 def test_steps_end_at_blank_lines_whoever_wrote_them():

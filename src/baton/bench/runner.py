@@ -24,7 +24,7 @@ from rich.console import Console
 from baton import generation
 from baton.bench import environment, metrics, pareto, tasks, terminal
 from baton.bench.folder import RunFolder
-from baton.bench.grading import Grade, Grader
+from baton.bench.grading import Grade, Graded, Grader
 from baton.bench.load_pass import Cells, LoadPass, add_results
 from baton.bench.metrics import CALIBRATION, LATENCY, LOAD, QUALITY, Key, Run
 from baton.bench.tasks import Question
@@ -147,7 +147,7 @@ async def compare(recipe: Recipe, out: Path, show: Progress, shard: Shard | None
     asked[CALIBRATION] = []
     if config.measured:
         split, limit = config.calibration.split, config.calibration.limit
-        asked[CALIBRATION] = tasks.load(config.task, split, recipe.base, limit)
+        asked[CALIBRATION] = tasks.load(config.calibration.task or config.task, split, recipe.base, limit)
         tasks.check_disjoint(questions, asked[CALIBRATION])
     try:
         pairs = Pairs(config.pair, recipe.pair_base)
@@ -196,7 +196,7 @@ class _Runner:
         self.epoch = time.time() - loop.time()
         """Wall clock at the loop's zero: answers that began and ended on one clock can be compared."""
         self.cells = Cells(folder.path / "load")
-        self.grader = Grader(config.grader_timeout_s)
+        self.grader = Grader(config.grader_timeout_s, pairs.plain.scorers)
         self.done = folder.done()
         self.shares: dict[str, float] = {}
         """Target share by label, measured on the calibration questions."""
@@ -319,9 +319,13 @@ class _Runner:
         self.show.advance(name, contestant.label, grade)
 
     async def _grade(self, trace: Trace, question: Question) -> Grade:
-        grade = await self.grader.grade(trace.answer, question.answer)
-        trace.extra["grade"] = grade.value
-        return grade
+        if trace.extra["pass"] == LATENCY and self.config.task.asks is not None:
+            # A model that judges would take time from those that are timed.
+            graded = Graded(Grade.TIMEOUT, reason="a model grades in the other passes only")
+        else:
+            graded = await self.grader.grade(question, trace.answer)
+        trace.extra |= graded.to_json()
+        return graded.grade
 
     def _pair(self, contestant: Contestant) -> Pair:
         return self.pairs.speculating(_speculating(self.recipe, contestant.config))
@@ -496,6 +500,7 @@ def _header(
     """The part of `results.json` that is no arm's."""
     config = recipe.config
     calibration = {"split": config.calibration.split, "questions": len(asked[CALIBRATION]), "target_share": shares}
+    calibration |= {"task": config.calibration.task.name} if config.calibration.task else {}
     calibration |= {"points": points} if points else {}
     latency = config.latency and {"loop": "closed", "concurrency": config.latency.concurrency, "clients": clients}
     models = {Role.TARGET: config.pair.target, Role.DRAFT: config.pair.draft}

@@ -1,16 +1,22 @@
-"""Questions of a comparison: the generated nano problems, or a JSONL or Parquet file."""
+"""Questions of a task: a benchmark's from the hub, a file or a folder; a user's own file; or nano's, generated.
+
+Which benchmarks there are, and what their rows look like, stands in `benchmarks.py`.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
+from baton.bench.benchmarks import BENCHMARKS, TESTS, Reader, Source
 from baton.config import ConfigError, TaskConfig
 from baton.nano import problems
 
@@ -26,26 +32,46 @@ class Question:
     answer: str
     level: str | None = None
     extra: dict[str, Any] = field(default_factory=dict)
+    """What else its row holds; goes into traces."""
+    grader: str = "math"
+    """Who grades its answers (`grading.GRADERS`)."""
+    key: dict[str, Any] = field(default_factory=dict)
+    """What the grader needs beside the answer: tests, the name of a scorer. Stays out of traces."""
 
 
 def load(task: TaskConfig, split: str, base: Path, limit: int | None = None) -> list[Question]:
     """The first `limit` questions of a split (all if None). `base` is where a relative `task.path` starts.
 
     Raises:
-        ConfigError: the split or the file is not there, a row lacks a field, a question is empty, an id comes twice.
+        ConfigError: the split or the file is not there, the hub cannot be reached, a row lacks a field, a question is
+            empty, an id comes twice.
     """
-    if task.path is None:
+    if task.name == "nano":
         return _nano(split, limit)
-    path = base / task.path.replace("{split}", split)
-    if not path.is_file():
-        raise ConfigError(f"task.path: there is no file {path}; check task.path and split ({split!r})")
-    questions = list(islice(_questions(path, task), limit))
+    source = _source(task, split)
+    place = base / Path(task.path.replace("{split}", split)).expanduser() if task.path is not None else None
+    if place is not None and not place.is_dir():
+        if not place.exists():
+            raise ConfigError(f"task.path: there is no file {place}; check task.path and split ({split!r})")
+        found = _questions(_rows(place), str(place), task, source.read if source else dict)
+        where = str(place)
+    else:
+        if source is None:
+            raise ConfigError(
+                f"task.path: {place} is a folder, and {task.name!r} is no benchmark; give a .jsonl or .parquet file"
+            )
+        where = f"{task.name} {split}" if place is None else str(place)
+        found = _questions(_dataset(source, task.name, place), where, task, source.read)
+        if source.without_test:
+            test = {digest(q.question) for q in load(task, "test", base)}
+            found = (q for q in found if digest(q.question) not in test)
+    questions = list(islice(found, limit))
     if not questions:
-        raise ConfigError(f"task.path: {path} has no questions; give a file with at least one row")
+        raise ConfigError(f"task.path: {where} has no questions; give a file with at least one row")
     seen: dict[str, int] = {}
     for n, q in enumerate(questions, 1):
         if q.id in seen:
-            raise ConfigError(f"{path}: row {n}: id {q.id!r} is also row {seen[q.id]}'s; give each row its own id")
+            raise ConfigError(f"{where}: row {n}: id {q.id!r} is also row {seen[q.id]}'s; give each row its own id")
         seen[q.id] = n
     return questions
 
@@ -77,28 +103,122 @@ def _nano(split: str, limit: int | None) -> list[Question]:
     ]
 
 
-def _questions(path: Path, task: TaskConfig) -> Iterator[Question]:
-    names = task.fields
-    used = (names.id, names.question, names.answer, names.level)
-    for n, row in enumerate(_rows(path), 1):
-        for name in (names.question, names.answer):
+def _source(task: TaskConfig, split: str) -> Source | None:
+    """The split of a benchmark; None for a task of the user's own.
+
+    A file may hold any split, which is then read as the test split is.
+    """
+    benchmark = BENCHMARKS.get(task.name)
+    if benchmark is None:
+        return None
+    if split not in benchmark.splits and task.path is None:
+        known = ", ".join(benchmark.splits)
+        raise ConfigError(f"split: {split!r} is no split of {task.name}; use one of {known}, or set task.path")
+    return benchmark.splits.get(split, benchmark.splits["test"])
+
+
+def _questions(rows: Iterable[Mapping[str, Any]], where: str, task: TaskConfig, read: Reader) -> Iterator[Question]:
+    names = task.fields.model_dump()
+    grader = task.graded_by
+    for n, given in enumerate(rows, 1):
+        row = _read(given, names, read, f"{where}: row {n}", task.name)
+        if row is None:
+            continue
+        for name in ("question", "answer"):
             if row.get(name) is None:
                 raise ConfigError(
-                    f"{path}: row {n}: field {name!r} is missing (there are {', '.join(row)}); "
+                    f"{where}: row {n}: field {names[name]!r} is missing (there are {', '.join(given)}); "
                     "add it, or name the right one in task.fields"
                 )
-        question = str(row[names.question])
+        question = str(row["question"])
         if not question.strip():
-            raise ConfigError(f"{path}: row {n}: the question is empty; fill it in or drop the row")
-        level = row.get(names.level)
+            raise ConfigError(f"{where}: row {n}: the question is empty; fill it in or drop the row")
+        key = {name: row[name] for name in TESTS if row.get(name) is not None}
+        if grader == "code" and not key.get("tests"):
+            raise ConfigError(f"{where}: row {n}: field 'tests' is missing; give a list of Python sources")
+        if task.asks is not None:
+            key["scorer"] = task.asks
+        answer, level = row["answer"], row.get("level")
         yield Question(
             # Rows without an id are known by their number.
-            id=str(row.get(names.id, n)),
+            id=str(row.get("id", n)),
             question=question,
-            answer=str(row[names.answer]),
-            level=None if level is None else str(level),
-            extra={k: v for k, v in row.items() if k not in used},
+            # Some sources store whole numbers as 27.0.
+            answer=str(int(answer) if isinstance(answer, float) and answer.is_integer() else answer),
+            level=None if level in (None, "") else str(level),
+            extra={k: v for k, v in row.items() if k not in names and k not in TESTS},
+            grader=grader,
+            key=key,
         )
+
+
+def _read(
+    given: Mapping[str, Any], names: Mapping[str, str], read: Reader, where: str, task: str
+) -> dict[str, Any] | None:
+    """A row with the normal columns: the user's names first, then the benchmark's."""
+    row = dict(given)
+    for ours, theirs in names.items():
+        if theirs != ours and theirs in row:
+            row[ours] = row.pop(theirs)
+    try:
+        return read(row)
+    except KeyError as error:
+        raise ConfigError(
+            f"{where}: column {error.args[0]!r} is missing (there are {', '.join(given)}); give rows as the hub has "
+            f"them, or with question and answer ({task})"
+        ) from None
+    except (ValueError, TypeError, IndexError) as error:
+        raise ConfigError(
+            f"{where}: it cannot be read as a row of {task} ({' '.join(str(error).split())}); check the file"
+        ) from None
+
+
+def _dataset(source: Source, name: str, folder: Path | None) -> Iterable[Mapping[str, Any]]:
+    """The rows of a split by `datasets`, from the hub or from a folder that a repository was downloaded to."""
+    # Slow to import, and few runs need it.
+    from datasets import load_dataset
+
+    revision = f"@{source.revision}" if source.revision else ""
+    try:
+        with _quiet():
+            if source.files:
+                root = str(folder) if folder is not None else f"hf://datasets/{source.repo}{revision}"
+                rows = load_dataset("json", data_files=[f"{root}/{file}" for file in source.files], split=source.split)
+            elif folder is not None:
+                rows = load_dataset(str(folder), source.config, split=source.split)
+            else:
+                rows = load_dataset(source.repo, source.config, split=source.split, revision=source.revision)
+    except Exception as error:
+        # Whatever a library for files and networks raises, the user's way out is the same.
+        said = " ".join(str(error).split())[:200]
+        if folder is not None:
+            raise ConfigError(
+                f"task.path: {folder} cannot be loaded as {source.repo} ({said}); download it anew: {download(source)}"
+            ) from None
+        raise ConfigError(
+            f"task.name: {name!r} cannot be fetched from the hub ({said}); where there is a network run "
+            f"`{download(source)}` and set task.path to that folder, or to a file with question and answer"
+        ) from None
+    found: Iterable[Mapping[str, Any]] = rows
+    return found
+
+
+def download(source: Source) -> str:
+    """The command that downloads a source into a folder."""
+    revision = f" --revision {source.revision}" if source.revision else ""
+    return f"hf download {source.repo}{revision} --repo-type dataset --local-dir {source.repo.split('/')[1]}"
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without a line for each of the hub's attempts."""
+    log = logging.getLogger("huggingface_hub")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 def _rows(path: Path) -> Iterator[Mapping[str, Any]]:

@@ -123,10 +123,10 @@ async def calibrate_arms(
     mine = arms_of(recipe)[part::parts]
     if not mine:
         return
-    split, limit = config.calibration.split, config.calibration.limit
-    questions = tasks.load(config.task, split, recipe.base, limit)
+    task, split = config.calibration.task or config.task, config.calibration.split
+    questions = tasks.load(task, split, recipe.base, config.calibration.limit)
     pair = Pair.load(config.pair, recipe.pair_base)
-    on = On(config.pair, recipe.pair_base, pair, questions, config.task.name, split, recipe_options(config))
+    on = On(config.pair, recipe.pair_base, pair, questions, task.name, split, recipe_options(config))
     try:
         for wanted in mine:
             yield wanted, await points_of(wanted, on, folder / wanted.out.stem, settings, progress)

@@ -176,6 +176,7 @@ def claim(folder: Path, settings: Settings, options: Options, pair: Mapping[str,
             "sampling": asdict(options.sampling),
             "budget": asdict(options.budget),
             "system": options.system,
+            "suffix": options.suffix,
         },
     )
 

@@ -252,6 +252,7 @@ def generation_settings(options: Options) -> dict[str, Any]:
         "budget": asdict(options.budget),
         "seed": options.seed,
         "system": options.system,
+        "suffix": options.suffix,
         "thinking": options.thinking,
     }
 

@@ -287,7 +287,7 @@ class Trial:
         # Answers that were made at another load, or many at once, have no latency.
         self._folder = self.store / f"{self.settings.concurrency}-at-once" if self.timed else self.store
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._grader = Grader(self.settings.grader_timeout_s)
+        self._grader = Grader(self.settings.grader_timeout_s, self.pair.scorers)
         self._sizes = self.pair.parameters
         self._usual_s = self.settings.yardstick_s
         self._yardstick_s = 0.0
@@ -305,9 +305,9 @@ class Trial:
 
     def _grade(self, name: str) -> Callable[[Question, Trace], Awaitable[None]]:
         async def grade(question: Question, trace: Trace) -> None:
-            grade = await self._grader.grade(trace.answer, question.answer)
+            graded = await self._grader.grade(question, trace.answer)
             trace.extra |= {"pass": metrics.CALIBRATION, "arm": name, "level": question.level}
-            trace.extra |= {"gold": question.answer, "grade": grade.value}
+            trace.extra |= {"gold": question.answer, **graded.to_json()}
             if self.timed:
                 trace.extra["yardstick_s"] = self._yardstick_s
 

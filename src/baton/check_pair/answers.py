@@ -131,10 +131,10 @@ async def measure(
     """
     if not questions:
         raise ValueError("questions: there are none; give a calibration split that has some")
-    grader = Grader()
+    grader = Grader(scorers=pair.scorers)
 
     async def grade(question: Question, trace: Trace) -> None:
-        trace.extra["grade"] = (await grader.grade(trace.answer, question.answer)).value
+        trace.extra |= (await grader.grade(question, trace.answer)).to_json()
 
     try:
         draft, target = [

@@ -14,6 +14,9 @@ from baton.vocabulary import THINK_END, THINK_START, Vocabulary
 
 T = TypeVar("T")
 
+NO_VERDICT = "no verdict"
+"""How a score's reason begins where a judge's reply says neither."""
+
 
 class Place(Protocol):
     """Where a step stands in its answer: reads the pair's models there, on the sessions that write the answer, so

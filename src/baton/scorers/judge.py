@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from baton.engines.base import Engine, EngineError, Prefix, Session
-from baton.scorers.base import Score, Scorer, ScoreRequest, cost, next_token, shared, together
+from baton.scorers.base import NO_VERDICT, Score, Scorer, ScoreRequest, cost, next_token, shared, together
 from baton.scorers.prompts import TEMPLATES, Template, filled
 from baton.trace import Role
 
@@ -163,11 +163,11 @@ def verdict(words: Sequence[tuple[str, float]], template: Template, read: str) -
     sides = [(word, says(word, template.same), says(word, template.different), p) for word, p in words]
     if read == "greedy":
         word, same, different, _ = sides[0]
-        return float(same and not different), word if same is not different else f"no verdict: {word!r}"
+        return float(same and not different), word if same is not different else f"{NO_VERDICT}: {word!r}"
     yes = sum(p for _, same, different, p in sides if same and not different)
     no = sum(p for _, same, different, p in sides if different and not same)
     if not yes + no > 0:
-        return 0.0, f"no verdict: {words[0][0]!r}"
+        return 0.0, f"{NO_VERDICT}: {words[0][0]!r}"
     return yes / (yes + no), ""
 
 

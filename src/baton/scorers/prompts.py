@@ -95,4 +95,20 @@ LOOKAHEAD = Template(
 The published reading is `read: greedy`.
 """
 
-TEMPLATES = {t.name: t for t in (NANO, SPECREASON, LOOKAHEAD)}
+PREFERENCE = Template(
+    "preference",
+    compare=lambda question, steps, a, b: (
+        f"Request:\n{question}\n\nReply 1:\n{a}\n\nReply 2:\n{b}\n\n"
+        "Which reply would a person who made the request prefer? Say 1 or 2."
+    ),
+    system=(
+        "You compare two replies to one request. Judge how right, helpful and complete they are; neither their order "
+        "nor their length counts."
+    ),
+    begin="The better reply is number ",
+    same=("1",),
+    different=("2",),
+)
+"""Of two whole answers, the one that is preferred: 1 if the first, 0 if the second. For grading open prompts."""
+
+TEMPLATES = {t.name: t for t in (NANO, SPECREASON, LOOKAHEAD, PREFERENCE)}

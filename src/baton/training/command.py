@@ -24,9 +24,10 @@ from baton.config import (
     load_label_recipe,
     load_pair,
     located,
+    pair_options,
 )
 from baton.engines.chat import load_tokenizer
-from baton.generation import Options, knobs
+from baton.generation import knobs
 from baton.pair import Pair
 from baton.training import labels, published, rollouts
 from baton.training.published import Published
@@ -61,13 +62,7 @@ async def _label(recipe: LabelRecipe, folder: Path, shard: tuple[int, int], prog
     questions = tasks.load(config.task, config.split, recipe.base, config.limit)[part::parts]
     if not questions:
         raise ConfigError(f"shard: {part + 1}/{parts} has no question; use fewer shards")
-    options = Options(
-        sampling=config.sampling or config.pair.sampling,
-        budget=config.budget or config.pair.budget,
-        seed=config.seed,
-        system=config.pair.system,
-        thinking=config.pair.thinking,
-    )
+    options = pair_options(config.pair, config.seed, config.task, sampling=config.sampling, budget=config.budget)
     settings = Settings(
         config.n, config.look, config.states, config.samples, config.step_tokens, config.concurrency,
         config.grader_timeout_s,

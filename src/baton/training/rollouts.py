@@ -227,7 +227,7 @@ class Labeller:
         return (await self._grade(trace.answer) if finished else None), trace.tokens() - given
 
     async def _grade(self, text: str) -> Grade:
-        return await self.grader.grade(text, self.state.question.answer)
+        return (await self.grader.grade(self.state.question, text)).grade
 
 
 class Resumed:
@@ -346,7 +346,7 @@ async def _label_all(
     missing = [s for s in states if s.key not in have]
     done, failed = len(states) - len(missing), 0
     progress("states", done, len(states))
-    grader = Grader(settings.grader_timeout_s)
+    grader = Grader(settings.grader_timeout_s, pair.scorers)
 
     async def one(state: State) -> None:
         nonlocal done, failed
