@@ -310,7 +310,7 @@ async def _calibrate_cues(
     chosen = _task(task, config)
     options = pair_options(config, settings.seed, chosen)
     options = replace(options, sampling=replace(options.sampling, temperature=temperature))
-    split, questions = _calibration_questions(chosen, settings.questions)
+    split, questions = _calibration_questions(task, chosen, settings.questions)
     work = work or out.with_suffix(".work")
     identity = environment.pair_identity(config, base)
     cues.claim(work, settings, options, identity, str(traces_path or task or "nano calibration"))
@@ -424,7 +424,7 @@ async def _calibrate_thresholds(
     knob = thresholds.find_knob(router_name, given, vary, span)
     chosen = _task(task, config)
     options = _options(pair_options(config, seed, chosen), temperature, max_tokens)
-    split, questions = _calibration_questions(chosen, count)
+    split, questions = _calibration_questions(task, chosen, count)
     loaded = Pair.load(config, base)
     on = On(config, base, loaded, questions, chosen.name, split, options)
     wanted = Calibrated(router_name, given, knob, targets, out, Path.cwd())
@@ -542,11 +542,11 @@ def _task(named: str | None, pair: PairConfig) -> TaskConfig:
     return task
 
 
-def _calibration_questions(task: TaskConfig, count: int) -> tuple[str, list[Any]]:
+def _calibration_questions(named: str | None, task: TaskConfig, count: int) -> tuple[str, list[Any]]:
     from baton.bench.tasks import load
 
     questions = load(task, "calibration", Path.cwd(), count)
-    return task.path or "calibration", questions
+    return named if named is not None and task.path else "calibration", questions
 
 
 def _cue_table(profile: Any) -> Table:
@@ -634,7 +634,7 @@ async def _bench(
     base = _base(pair_path)
     policy = routers.create(router_name, _knobs(knobs), Path.cwd(), {"cues": cue_profile(config, base)})
     chosen = _task(task, config)
-    _, questions = _calibration_questions(chosen, count)
+    _, questions = _calibration_questions(task, chosen, count)
     loaded = Pair.load(config, base)
     console = Console()
     try:
@@ -747,7 +747,7 @@ async def _check_pair(
     console = Console(highlight=False)
     answers, split = None, ""
     if not static:
-        split, questions = _calibration_questions(chosen, count)
+        split, questions = _calibration_questions(task, chosen, count)
         about = {"pair": environment.pair_identity(config, base), "generation": generation_settings(options)}
         loaded = Pair.load(config, base)
         try:
