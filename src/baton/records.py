@@ -49,9 +49,26 @@ def read_traces(path: Path) -> Iterator[Trace]:
     """
     if not path.is_file():
         raise ValueError(f"traces: {path}: there is no such file; check the path")
-    with path.open(encoding="utf-8") as lines:
+    for n, data in enumerate(read_lines(path, "trace"), 1):
+        try:
+            yield Trace.from_json(data)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path}: line {n} is no trace ({error}); remove it") from None
+
+
+def read_lines(path: Path, what: str = "JSON") -> Iterator[Any]:
+    """Values of a file of JSON lines, one at a time; none if there is no file. A torn last line is passed over.
+
+    Raises:
+        ValueError: another line is no JSON.
+    """
+    if not path.is_file():
+        return
+    with path.open(encoding="utf-8", errors="replace") as lines:
         for n, line in enumerate(lines, 1):
             try:
-                yield Trace.from_json(json.loads(line))
-            except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(f"{path}: line {n} is no trace ({error}); remove it") from None
+                yield json.loads(line)
+            except ValueError as error:
+                if not line.endswith("\n"):
+                    return
+                raise ValueError(f"{path}: line {n} is no {what} ({error}); remove it") from None

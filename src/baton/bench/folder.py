@@ -59,7 +59,7 @@ class RunFolder:
             write_json(file, asked)
             return
         before = json.loads(file.read_text(encoding="utf-8"))
-        if difference := _difference(before, asked):
+        if difference := next(differences(before, asked), None):
             field, old, new = difference
             raise ConfigError(
                 f"out: the run in {self.path} has {field} = {json.dumps(old)}, this one {json.dumps(new)}; "
@@ -109,7 +109,7 @@ def merge(out: Path, shards: Sequence[Path]) -> int:
         raise ConfigError(f"out: {out} holds a run already; give a new folder")
     asked = [_asked(shard) for shard in shards]
     for shard, other in zip(shards, asked, strict=True):
-        if difference := _difference(asked[0], other):
+        if difference := next(differences(asked[0], other), None):
             raise ConfigError(f"{shard}: {difference[0]} differs from {shards[0]}; merge shards of one comparison")
     out.mkdir(parents=True, exist_ok=True)
     seen: set[Key] = set()
@@ -136,17 +136,13 @@ def _asked(folder: Path) -> dict[str, Any]:
     return found
 
 
-def _difference(old: Any, new: Any, where: str = "") -> tuple[str, Any, Any] | None:
-    """The first field in which two JSON values differ, with both values."""
+def differences(old: Any, new: Any, where: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Fields in which two JSON values differ, each with both values."""
     if isinstance(old, dict) and isinstance(new, dict):
         for name in dict.fromkeys([*old, *new]):
-            inner = f"{where}.{name}" if where else name
-            if found := _difference(old.get(name), new.get(name), inner):
-                return found
-        return None
-    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+            yield from differences(old.get(name), new.get(name), f"{where}.{name}" if where else name)
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         for n, (a, b) in enumerate(zip(old, new, strict=True)):
-            if found := _difference(a, b, f"{where}[{n}]"):
-                return found
-        return None
-    return None if old == new else (where, old, new)
+            yield from differences(a, b, f"{where}[{n}]")
+    elif old != new:
+        yield where, old, new
