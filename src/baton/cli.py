@@ -251,6 +251,20 @@ def import_labels(
     print(f"{len(found.labels)} labelled steps{left_out} -> {out}")
 
 
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folder of a run; of several runs, which are then compared.")],
+    out: Annotated[Path | None, typer.Option(help="The file (report.html in the first run's folder).")] = None,
+) -> None:
+    """Write the report of a run, finished or not, or of several beside each other: one HTML file."""
+    from baton.bench.report import write
+
+    with _input():
+        if out is None and len(runs) > 1:
+            out = Path("report.html")
+        print(f"Report: {write(runs, out)}")
+
+
 @calibrate.command("cues")
 def calibrate_cues(
     pair: PairOption = "nano",

@@ -34,3 +34,21 @@ class Moody:
             1 / 0  # noqa: B018
         while not gen.finished:
             await gen.write("draft")
+
+
+DEADLY: list[str] = []
+"""Questions at which `Deadly` takes the engines down for good."""
+
+
+@dataclass(frozen=True)
+class Deadly:
+    """The draft writes, unless the question is deadly."""
+
+    name: ClassVar[str] = "deadly"
+
+    async def __call__(self, gen: Generation) -> None:
+        if gen.question in DEADLY:
+            for engine in gen.pair.engines.values():
+                await engine.close()
+        while not gen.finished:
+            await gen.write("draft")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +23,8 @@ from baton.generation import RouterError
 from baton.records import appendable, read_traces, write_json, write_line
 from baton.trace import Trace
 
+RESERVE_BYTES = 4 << 20
+
 
 class RunFolder:
     """Opens `path` for one run, new or resumed, and holds it until `close`.
@@ -35,6 +38,7 @@ class RunFolder:
     def __init__(self, path: Path, asked: Mapping[str, Any], environment: Mapping[str, Any]):
         self.path = path
         path.mkdir(parents=True, exist_ok=True)
+        self._reserve = path / ".reserve"
         self._lock = (path / ".lock").open("w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -44,10 +48,12 @@ class RunFolder:
                 f"out: another comparison is writing to {path}; wait for it or give another --out"
             ) from None
         try:
+            self._hold_room()
             self._settle(json.loads(json.dumps(asked)))
             self._traces = appendable(path / "traces.jsonl")
             self._failures = appendable(path / "failures.jsonl")
         except BaseException:
+            self._reserve.unlink(missing_ok=True)
             self._lock.close()
             raise
         with (path / "environment.jsonl").open("a", encoding="utf-8") as starts:
@@ -65,6 +71,11 @@ class RunFolder:
                 f"out: the run in {self.path} has {field} = {json.dumps(old)}, this one {json.dumps(new)}; "
                 "give another --out, or remove that folder"
             )
+
+    def _hold_room(self) -> None:
+        """Takes disk space that closing gives back, so that a run which fills the disk can still write its report."""
+        with self._reserve.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
 
     def done(self) -> dict[Key, Grade]:
         """Grades of the answers that are there."""
@@ -94,6 +105,8 @@ class RunFolder:
         write_line(self._failures, json.dumps(line, ensure_ascii=False))
 
     def close(self) -> None:
+        # First: on a full disk the unfinished line finds room then.
+        self._reserve.unlink(missing_ok=True)
         self._traces.close()
         self._failures.close()
         self._lock.close()

@@ -12,8 +12,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from baton.bench import metrics
-from baton.bench.metrics import LATENCY, QUALITY, Arm, Run
+from baton.bench import metrics, pareto
+from baton.bench.metrics import QUALITY, Arm, Run
 from baton.config import ConfigError
 from baton.records import read_traces, write_json
 
@@ -22,10 +22,20 @@ ENOUGH = 0.5
 
 
 def write_plan(
-    folder: Path, arms: Sequence[Arm], questions: Mapping[str, Sequence[str]], samples: int, header: Mapping[str, Any]
+    folder: Path,
+    arms: Sequence[Arm],
+    questions: Mapping[str, Sequence[str]],
+    settings: Mapping[str, Any],
+    header: Mapping[str, Any],
 ) -> None:
-    """Writes down what a run asks: `questions` are ids by pass, `header` is what results say beside their arms."""
-    plan = {"header": header, "arms": [asdict(a) for a in arms], "questions": questions, "samples": samples}
+    """Writes down what a run asks.
+
+    Args:
+        questions: ids by pass.
+        settings: further fields of `metrics.Run` (samples, seeds, margin).
+        header: what results say beside their arms.
+    """
+    plan = {"header": header, "arms": [asdict(a) for a in arms], "questions": questions, "settings": settings}
     write_json(folder / "plan.json", plan)
 
 
@@ -43,7 +53,7 @@ def partial_results(folder: Path) -> dict[str, Any]:
         plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         raise ConfigError(f"{folder}: it holds no run; give the folder that `baton compare` wrote") from None
-    run = Run([Arm(**arm) for arm in plan["arms"]], plan["questions"], plan["samples"])
+    run = Run([Arm(**arm) for arm in plan["arms"]], plan["questions"], **plan["settings"])
     if (folder / "traces.jsonl").exists():
         for trace in read_traces(folder / "traces.jsonl"):
             run.add(metrics.record(trace))
@@ -51,7 +61,8 @@ def partial_results(folder: Path) -> dict[str, Any]:
     questions = {name: _common(run, name, compared) for name in run.questions}
     answered = sum(len(records) for records in run.records.values())
     asked = sum(len(list(run.expected(name))) for name in run.questions) * len(run.arms)
-    results = metrics.results(replace(run, arms=compared, questions=questions), plan["header"])
+    there = replace(run, arms=compared, questions=questions)
+    results = metrics.results(there, plan["header"]) | {"pareto": pareto.fronts(there)}
     figures = {a["label"]: a for a in results["arms"]}
     results["arms"] = [figures.get(a.label) or _unmeasured(a) for a in run.arms]
     reason = f"it was stopped when {answered} of {asked} answers were there; the same command goes on from there"

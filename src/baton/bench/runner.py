@@ -9,26 +9,31 @@ calibration questions first.
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import json
+import shlex
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from rich.console import Console
 
 from baton import generation
-from baton.bench import environment, metrics, pareto, tasks, terminal
+from baton.bench import environment, metrics, pareto, report, tasks, terminal
 from baton.bench.folder import RunFolder
 from baton.bench.grading import Grade, Graded, Grader
 from baton.bench.load_pass import Cells, LoadPass, add_results
 from baton.bench.metrics import CALIBRATION, LATENCY, LOAD, QUALITY, Key, Run
+from baton.bench.partial import write_plan
 from baton.bench.tasks import Question
 from baton.bench.terminal import Progress
+from baton.boundary import Cap
 from baton.calibrate.points import LATENCIES, Asked, Points, check_fit, generation_settings
 from baton.config import (
     ConfigError,
@@ -40,7 +45,7 @@ from baton.config import (
     load_recipe,
     recipe_options,
 )
-from baton.generation import Router, generate
+from baton.generation import Generation, Router, generate
 from baton.pair import Pair, Pairs, Speculating
 from baton.records import write_json
 from baton.routers import check, create
@@ -51,6 +56,12 @@ FIRST_PAUSE_SECONDS = 0.5
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
+
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
+DOUBTFUL = 8
+"""After so many failed answers in a row the engines are asked for a sign of life."""
+PULSE_SECONDS = 120.0
+"""An engine that is only slow, or starts again, must not count as dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +97,8 @@ def run_compare(
             shard that follows, unless the recipe has `latency.sharded`.
 
     0: the comparison is there. 1: it is there but invalid (too many failures). 2: something in the recipe, the
-    models or the questions cannot be used; said in one line. 130: stopped by Ctrl-C; the same command resumes.
+    models or the questions cannot be used; said in one line. 130: stopped by Ctrl-C; the same command resumes. A run
+    that cannot go on (a full disk, a dead engine) says why and returns 1. Whenever answers are there, so is a report.
     """
     given = {"limit": limit, "concurrency": concurrency, "seed": seed, "only": routers and list(routers)}
     show = Progress(Console(stderr=True))
@@ -94,24 +106,57 @@ def run_compare(
         recipe = load_recipe(recipe_path, {name: value for name, value in given.items() if value is not None})
         folder = Path(out) if out is not None else Path("runs") / recipe.config.name
         part = shard_of(shard) if shard is not None else None
-        results = asyncio.run(compare(recipe, folder, show, part))
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    options = {"out": out, "limit": limit, "routers": routers and ",".join(routers)}
+    command = _command(recipe_path, options | {"concurrency": concurrency, "seed": seed, "shard": shard})
+    try:
+        results = asyncio.run(compare(recipe, folder, show, part, command))
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except (StoppedError, KeyboardInterrupt) as error:
+        _write_report(folder)
         done, total = show.answered
+        if isinstance(error, StoppedError):
+            print(error, file=sys.stderr)
+        done -= show.failed
         print(f"stopped: {done} of {total} answers are stored; the same command goes on from there", file=sys.stderr)
-        return INTERRUPTED
+        return 1 if isinstance(error, StoppedError) else INTERRUPTED
     console = Console()
     if results is None:
         console.print(f"Shard {shard} is answered; `baton merge OUT {folder} ...` joins the shards", highlight=False)
         return 0
     terminal.report(results, console)
     console.print(f"Figures: {folder / 'results.json'}", highlight=False, soft_wrap=True)
+    _write_report(folder)
     if not results["valid"]:
         print(f"this comparison is not valid: {results['reason']}", file=sys.stderr)
         return 1
     return 0
+
+
+class StoppedError(Exception):
+    """A run that cannot go on; one line with the remedy."""
+
+
+def _command(recipe: str | Path, options: Mapping[str, Any]) -> str:
+    """The shell command of a run."""
+    given = [f"--{name}={value}" for name, value in options.items() if value is not None]
+    return shlex.join(["baton", "compare", str(recipe), *given])
+
+
+def _write_report(folder: Path) -> None:
+    """Writes the report of what is there; a run never fails by its report."""
+    if not (folder / "plan.json").exists():
+        return
+    try:
+        print(f"Report: {report.write([folder])}", file=sys.stderr)
+    except Exception as error:
+        print(
+            f"no report was written ({type(error).__name__}: {error}); `baton report {folder}` tries", file=sys.stderr
+        )
 
 
 Shard = tuple[int, int]
@@ -130,13 +175,16 @@ def shard_of(text: str) -> Shard:
     return int(part) - 1, int(parts)
 
 
-async def compare(recipe: Recipe, out: Path, show: Progress, shard: Shard | None = None) -> dict[str, Any] | None:
+async def compare(
+    recipe: Recipe, out: Path, show: Progress, shard: Shard | None = None, command: str | None = None
+) -> dict[str, Any] | None:
     """Answers what `out` does not hold yet, writes `results.json` and `answers.jsonl` there, returns the results.
 
-    With a shard, only its answers are made, and there are no results.
+    With a shard, only its answers are made, and there are no results. `command` is noted as what started the run.
 
     Raises:
         ConfigError: the recipe, the models, the questions or the folder cannot be used.
+        StoppedError: the disk is full, or an engine is dead.
     """
     config = recipe.config
     # What can be refused is, before a model is loaded; any share will do for that.
@@ -156,17 +204,40 @@ async def compare(recipe: Recipe, out: Path, show: Progress, shard: Shard | None
     try:
         for contestant in involved:
             _check(recipe, contestant, pairs)
-        folder = RunFolder(out, _identity(recipe, involved, asked), environment.describe())
-        try:
+        start = environment.describe() | ({"command": command} if command else {})
+        with _stopping(out), closing(RunFolder(out, _identity(recipe, involved, asked), start)) as folder:
+            planned = [c.arm for c in involved if c.config in config.arms]
+            settings = {"samples": config.samples, "seeds": config.seeds, "margin": config.margin}
+            write_plan(out, planned, _ids(asked), settings, _header(recipe, asked, {}, points, None))
             run = _Runner(recipe, pairs, folder, show, asked, shard)
             contestants = await run.all()
             if shard is not None:
                 return None
             return _write_results(recipe, pairs, folder, asked, contestants, run.shares, points)
-        finally:
-            folder.close()
     finally:
         await pairs.close()
+
+
+@contextmanager
+def _stopping(out: Path) -> Iterator[None]:
+    """Tells in one line why a run cannot go on, whatever group of tasks that came out of."""
+    try:
+        yield
+    except (OSError, BaseExceptionGroup) as error:
+        for cause in _leaves(error):
+            if isinstance(cause, StoppedError):
+                raise cause from None
+            if isinstance(cause, OSError) and cause.errno in NO_ROOM:
+                raise StoppedError(f"{out}: the disk is full; make room there") from error
+        raise
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
 
 
 class _Runner:
@@ -200,6 +271,8 @@ class _Runner:
         self.done = folder.done()
         self.shares: dict[str, float] = {}
         """Target share by label, measured on the calibration questions."""
+        self.failed = 0
+        """Answers that failed in a row."""
 
     async def all(self) -> list[Contestant]:
         """All passes; returns the arms as they ran."""
@@ -312,7 +385,11 @@ class _Runner:
         trace = await self._attempt(key, contestant, question)
         if trace is None:
             self.show.advance(name, contestant.label, None)
+            self.failed += 1
+            if self.failed % DOUBTFUL == 0:
+                await self._feel_pulse(contestant)
             return
+        self.failed = 0
         grade = await self._grade(trace, question)
         self.folder.append(trace)
         self.done[key] = grade
@@ -329,6 +406,22 @@ class _Runner:
 
     def _pair(self, contestant: Contestant) -> Pair:
         return self.pairs.speculating(_speculating(self.recipe, contestant.config))
+
+    async def _feel_pulse(self, contestant: Contestant) -> None:
+        """Many answers failed in a row: the arm's fault, or does an engine no longer write a single token?
+
+        Raises:
+            StoppedError: an engine is dead. Going on would only fail every answer that is left.
+        """
+        try:
+            async with asyncio.timeout(PULSE_SECONDS):
+                await generate(self._pair(contestant), _Pulse(), "1 + 1?", options=self.options)
+        except Exception as error:
+            said = str(error) or type(error).__name__
+            raise StoppedError(
+                f"an engine is dead: {self.failed} answers in a row failed, the last of {contestant.label!r}, and now "
+                f"it does not write one token ({said}); see {self.folder.path / 'failures.jsonl'} and start it again"
+            ) from None
 
     async def _attempt(self, key: Key, contestant: Contestant, question: Question) -> Trace | None:
         """A trace, or None if every attempt failed. Errors that trying again cannot mend get one attempt."""
@@ -359,6 +452,17 @@ class _Runner:
         if key[0] == QUALITY and torch.cuda.is_available():
             trace.extra["gpu_memory_bytes"] = torch.cuda.max_memory_allocated()
         return trace
+
+
+@dataclass(frozen=True)
+class _Pulse:
+    """Has each model write a token."""
+
+    name: ClassVar[str] = "pulse"
+
+    async def __call__(self, gen: Generation) -> None:
+        for role in (Role.TARGET, Role.DRAFT):
+            await gen.propose(role, [Cap(1)])
 
 
 def _contestant(recipe: Recipe, config: RouterConfig, share: float = 0.0) -> Contestant:
@@ -469,7 +573,7 @@ def _write_results(
     config = recipe.config
     run = Run(
         arms=[c.arm for c in contestants],
-        questions={name: [q.id for q in asked[name]] for name in (QUALITY, LATENCY) if asked[name]},
+        questions=_ids(asked),
         samples=config.samples,
         seeds=config.seeds,
         margin=config.margin,
@@ -488,6 +592,11 @@ def _write_results(
     add_results(results, config.load, Cells(folder.path / "load"))
     write_json(folder.path / "results.json", results)
     return results
+
+
+def _ids(asked: Mapping[str, Sequence[Question]]) -> dict[str, list[str]]:
+    """Ids of what is asked of every arm, by pass."""
+    return {name: [q.id for q in asked[name]] for name in (QUALITY, LATENCY) if asked[name]}
 
 
 def _header(

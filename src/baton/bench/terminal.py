@@ -43,6 +43,8 @@ class Progress:
             speed_estimate_period=RATE_SECONDS,
         )
         self._task = self._bar.add_task("", total=0, accuracy="")
+        self.failed = 0
+        """Answers that failed in this start of the run."""
         self._grades: dict[str, list[bool]] = {}
         self._shown = 0.0
         self._recent: deque[tuple[float, int]] = deque()
@@ -61,7 +63,7 @@ class Progress:
 
     @property
     def answered(self) -> tuple[int, int]:
-        """Answers there, and asked for."""
+        """Answers there or failed, and asked for."""
         task = self._bar.tasks[0]
         return int(task.completed), int(task.total or 0)
 
@@ -74,6 +76,7 @@ class Progress:
     def advance(self, stage: str, arm: str, grade: Grade | None) -> None:
         """One more answer of an arm is there (None: it failed)."""
         graded = self._grades.setdefault(arm, [])
+        self.failed += grade is None
         if grade is not None and grade is not Grade.TIMEOUT:
             graded.append(grade is Grade.CORRECT)
         accuracy = f"{sum(graded) / len(graded):.1%} correct" if graded else ""

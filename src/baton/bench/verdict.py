@@ -48,9 +48,7 @@ def verdict(results: Mapping[str, Any]) -> Verdict:
     kept = [a for a in others if (interval := get(a, "accuracy_delta_ci")) and interval[0] >= -margin]
     arm = max(kept, key=_saving(kept, target)) if kept else max(others, key=lambda a: a["accuracy_delta"])
     headline = _kept(arm, target, margin) if kept else _lost(arm, others, margin)
-    return Verdict(
-        headline, arm["label"], _saves(arm, target), _costs(arm, target), _sure(results, arm, kept), mind
-    )
+    return Verdict(headline, arm["label"], _saves(arm, target), _costs(arm, target), _sure(results, arm, kept), mind)
 
 
 def get(arm: Arm, *path: str) -> Any:
@@ -115,9 +113,7 @@ def _saves(arm: Arm, target: Arm) -> list[str]:
     if ours is not None and theirs is not None:
         said = f"Time: half of its answers took at most {seconds(ours)}, of the target's {seconds(theirs)}"
         if mean is not None:
-            said += (
-                f"; question by question it was {mean:.2f} times as fast{times_interval(get(arm, 'speedup', 'ci'))}"
-            )
+            said += f"; question by question it was {mean:.2f} times as fast{times_interval(get(arm, 'speedup', 'ci'))}"
         out.append(said + ".")
     else:
         out.append("Time: not measured.")

@@ -40,7 +40,7 @@ def write(runs: Sequence[Path], out: Path | None = None) -> Path:
         raise ConfigError(f"out: {file} is a folder; name a file in it, such as {file / NAME}")
     html = render(build([read_run(path) for path in runs]))
     part = file.with_name(file.name + ".part")
-    part.write_text(html, encoding="utf-8")
+    part.write_text(html, encoding="utf-8", errors="replace")
     part.replace(file)
     return file
 

@@ -108,7 +108,7 @@ def _curve(values: list[tuple[float, bool]]) -> dict[str, Any]:
     """The empirical distribution. A censored answer took longer than its time says, so the curve ends below one."""
     done = np.sort([seconds for seconds, censored in values if not censored])
     n = len(values)
-    ranks = np.unique(np.linspace(1, len(done), min(CURVE_POINTS, len(done)), dtype=int)) if len(done) else []
+    ranks = np.unique(np.linspace(1, len(done), min(CURVE_POINTS, len(done)), dtype=int))
     curve = [[round(float(done[r - 1]), 6), round(float(r) / n, 6)] for r in ranks]
     return {"curve": curve, "n": n, "censored": n - len(done)}
 

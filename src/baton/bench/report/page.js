@@ -40,6 +40,7 @@ function large(value) {
 const MEASURES = {
   share: { name: "target share", show: percent, from: 0, to: 1 },
   p50: { name: "latency, P50", show: clock, from: 0 },
+  p90: { name: "latency, P90", show: clock, from: 0 },
   p99: { name: "latency, P99", show: clock, from: 0 },
   flops: { name: "FLOPs an answer", show: large, from: 0 },
   energy: { name: "energy an answer, J", show: trim, from: 0 },

@@ -90,7 +90,7 @@ def build(runs: Sequence[RunData]) -> dict[str, Any]:
         "plots": {
             "arms": [_plotted(runs[m.run], m) for m in members],
             "runs": [r.name for r in runs],
-            "fronts": [r.results.get("pareto") for r in runs],
+            "fronts": [_fronts(r) for r in runs],
             "questions": _questions(runs, members, verdicts),
         },
     }
@@ -110,6 +110,26 @@ def _members(runs: Sequence[RunData], best: Sequence[str | None]) -> list[Member
             colour = prominent.index(arm["label"]) if arm["label"] in prominent else None
             out.append(Member(n, arm, name, colour))
     return out
+
+
+AXES = {
+    "target_share": "share",
+    "latency_p50": "p50",
+    "latency_p90": "p90",
+    "latency_p99": "p99",
+    "flops": "flops",
+}
+"""Costs of Pareto fronts in results, and what the plots call them."""
+
+
+def _fronts(run: RunData) -> dict[str, list[str]]:
+    """Labels of the arms on each front, by what the plots call its cost."""
+    found = run.results.get("pareto") or {}
+    return {
+        name: [a["label"] for a in found[axis]["arms"] if a["on_front"]]
+        for axis, name in AXES.items()
+        if found.get(axis)
+    }
 
 
 def _prominent(arms: Sequence[Arm], best: str | None) -> list[str]:
@@ -319,11 +339,11 @@ WORK = [
 def _tables(runs: Sequence[RunData], members: Sequence[Member]) -> list[Table]:
     targets = [next((a for a in r.arms if a["router"] == "target"), None) for r in runs]
     kinds = (
-        ("accuracy", "Accuracy", ACCURACY, "Shares of right answers with 95 % intervals; differences are to the target."),
+        ("accuracy", "Accuracy", ACCURACY, "Right answers with 95 % intervals; differences are to the target."),
         ("time", "Time", TIME, "Wall clock of the latency pass; speed-ups are against the target."),
         ("work", "Work", WORK, "Means an answer, in the quality pass."),
     )  # fmt: skip
-    return [_table(*kind, members, targets) for kind in kinds] + _levels(members)
+    return [_table(*kind, members, targets) for kind in kinds] + _pareto(runs, members) + _levels(members)
 
 
 def _table(
@@ -336,10 +356,33 @@ def _table(
 ) -> Table:
     cells = {c.name: [c.cell(m.arm, targets[m.run]) for m in members] for c in columns}
     there = [c for c, column in cells.items() if any(x is not None and x.text != "baseline" for x in column)]
-    rows = [
-        [Cell(m.name, m.name), *(cells[c][n] or Cell(NOT_MEASURED) for c in there)] for n, m in enumerate(members)
-    ]
+    rows = [[Cell(m.name, m.name), *(cells[c][n] or Cell(NOT_MEASURED) for c in there)] for n, m in enumerate(members)]
     return Table(name, title, ["arm", *there], rows, [c for c in cells if c not in there], lead)
+
+
+def _pareto(runs: Sequence[RunData], members: Sequence[Member]) -> list[Table]:
+    axes = [a for a in AXES if any((r.results.get("pareto") or {}).get(a) for r in runs)]
+    if not axes:
+        return []
+    rows = [
+        [Cell(m.name, m.name), *(_on_front(runs[m.run], m.arm["label"], a) or Cell(NOT_MEASURED) for a in axes)]
+        for m in members
+    ]
+    lead = "Arms that no other arm beats in both accuracy and the cost, and in how many bootstrap draws that holds."
+    columns = ["arm", *(a.replace("_", " ").replace("latency p", "latency P") for a in axes)]
+    return [Table("pareto", "Pareto fronts", columns, rows, [], lead)]
+
+
+def _on_front(run: RunData, label: str, axis: str) -> Cell | None:
+    front = (run.results.get("pareto") or {}).get(axis) or {"arms": []}
+    found = next((a for a in front["arms"] if a["label"] == label), None)
+    if found is None:
+        return None
+    stability = found["stability"]
+    sure = "" if stability is None else f"in {stability * 100:.0f} % of the draws"
+    by = found["dominated_by"]
+    said = "on the front" if found["on_front"] else f"beaten by {', '.join(by[:2])}" + (" ..." if len(by) > 2 else "")
+    return Cell(said, stability if stability is not None else float(found["on_front"]), sure)
 
 
 def _levels(members: Sequence[Member]) -> list[Table]:
@@ -445,6 +488,7 @@ def _plotted(run: RunData, member: Member) -> dict[str, Any]:
         "x": {
             "share": point(None, "target_share"),
             "p50": point(get(arm, "latency_s", "p50_ci"), "latency_s", "p50"),
+            "p90": point(get(arm, "latency_s", "p90_ci"), "latency_s", "p90"),
             "p99": point(get(arm, "latency_s", "p99_ci"), "latency_s", "p99"),
             "flops": point(None, "flops"),
             "energy": point(None, "energy_j"),

@@ -95,8 +95,9 @@ def questions(found: Iterable[tuple[Asked, int, Trace]], wanted: Mapping[Asked, 
         entry = out.setdefault(
             asked,
             {
-                "id": asked[1], "why": wanted[asked], "pass": asked[0], "text": shortened(trace.question_text, QUESTION_TEXT),
-                "gold": trace.extra.get("gold"), "level": trace.extra.get("level"), "generations": [], "left_out": 0,
+                "id": asked[1], "why": wanted[asked], "pass": asked[0], "gold": trace.extra.get("gold"),
+                "level": trace.extra.get("level"), "text": shortened(trace.question_text, QUESTION_TEXT),
+                "generations": [], "left_out": 0,
             },
         )  # fmt: skip
         generation = _generation(arm, trace)

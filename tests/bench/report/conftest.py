@@ -1,0 +1,14 @@
+from pathlib import Path
+
+import pytest
+from small import recipe
+
+from baton.bench.runner import run_compare
+
+
+@pytest.fixture(scope="session")
+def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a finished run; tests read it."""
+    folder = tmp_path_factory.mktemp("report")
+    assert run_compare(recipe(folder), out=folder / "run") == 0
+    return folder / "run"
