@@ -29,6 +29,7 @@ const colour = (arm) => (arm.colour === null ? "var(--many)" : `var(--c${arm.col
 
 const percent = (v) => `${(v * 100).toFixed(1)} %`;
 const clock = (v) => (v < 0.1 ? `${trim(v * 1e3)} ms` : `${trim(v)} s`);
+const end = (v, show) => (v === null ? "?" : show(v));
 const trim = (v) => Number(v.toPrecision(3)).toString();
 
 function large(value) {
@@ -159,9 +160,9 @@ function tradeoff() {
       const [, low, high] = a.accuracy;
       const [, near, far] = a.x[measure];
       const tint = { colour: colour(a) };
-      if (low !== null) root.append(svg("line", { class: "whisker", x1: px, x2: px, y1: sy(low), y2: sy(high), ...tint }));
-      if (near !== null) root.append(svg("line", { class: "whisker", x1: sx(near), x2: sx(far), y1: py, y2: py, ...tint }));
-      const interval = (v, show) => (v[1] === null ? show(v[0]) : `${show(v[0])} (${show(v[1])} to ${show(v[2])})`);
+      if (low !== null && high !== null) root.append(svg("line", { class: "whisker", x1: px, x2: px, y1: sy(low), y2: sy(high), ...tint }));
+      if (near !== null && far !== null) root.append(svg("line", { class: "whisker", x1: sx(near), x2: sx(far), y1: py, y2: py, ...tint }));
+      const interval = (v, show) => (v[1] === null && v[2] === null ? show(v[0]) : `${show(v[0])} (${end(v[1], show)} to ${end(v[2], show)})`);
       const text = `${a.name}\naccuracy ${interval(a.accuracy, percent)}\n${about.name} ${interval(a.x[measure], about.show)}`;
       root.append(told(sign(px, py, a.run, { class: "mark", ...tint }), box, text));
       if (a.colour !== null) label(root, a.name, px, py, width, taken);

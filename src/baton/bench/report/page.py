@@ -244,7 +244,13 @@ def _number(value: Any, digits: int = 1, unit: str = "") -> Cell | None:
 def _seconds(value: Any, interval: Any = None) -> Cell | None:
     if value is None:
         return None
-    return Cell(seconds(value), value, f"{seconds(interval[0])} to {seconds(interval[1])}" if interval else "")
+    ends = [_end(x) for x in interval] if interval else []
+    return Cell(seconds(value), value, " to ".join(ends))
+
+
+def _end(value: float | None) -> str:
+    """An end of an interval; a deadline may have left it open."""
+    return "?" if value is None else seconds(value)
 
 
 def _difference(value: Any, interval: Any) -> Cell | None:
