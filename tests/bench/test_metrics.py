@@ -60,6 +60,7 @@ def test_an_arm_has_the_keys_of_the_contract_in_its_order_and_null_where_nothing
     assert [k for k in arm if k in CONTRACT] == CONTRACT
     assert set(arm) - set(CONTRACT) == {
         "label", "grader_timeouts", "control", "equivalence_p", "minimum_detectable_delta", "seeds",
+        "win_rate_length_controlled",
     }  # fmt: skip
     assert list(arm["ttft_s"]) == ["p50", "p90", "p95", "p99"]
     assert set(arm["latency_s"]) == {*arm["ttft_s"], "p50_ci", "p90_ci", "p95_ci", "p99_ci"}
@@ -366,3 +367,21 @@ def test_an_answer_row_shows_what_was_graded():
         3,
     )
     assert metrics.answer_row(answer(grade="timeout"))["correct"] is None
+
+
+def test_scores_of_a_grader_take_the_place_of_right_and_wrong():
+    traces = [
+        answer(question=str(n), grade="correct" if score > 0.5 else "wrong", score=score, gold="x" * length,
+               segments=[segment(Role.TARGET, 10, phase=Phase.ANSWER)])
+        for n, (score, length) in enumerate([(1.0, 1), (0.5, 6), (0.5, 6), (0.0, 11)])
+    ]  # fmt: skip
+    for trace in traces:
+        trace.segments[0].text = "y" * 6
+    assert [metrics.record(trace).longer for trace in traces] == [5, 0, 0, -5]
+    arm = results([TARGET], traces)["arms"][0]
+    assert arm["accuracy"] == pytest.approx(0.5)
+    assert arm["by_level"]["1"]["accuracy"] == pytest.approx(0.5)
+    assert arm["win_rate_length_controlled"] == pytest.approx(0.5, abs=0.01)
+    assert metrics.answer_row(traces[1])["score"] == 0.5
+    cut = answer(score=1.0, finish="length")
+    assert metrics.record(cut).worth == 0.0, "a truncated answer counts as wrong"

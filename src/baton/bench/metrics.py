@@ -23,6 +23,7 @@ import numpy as np
 from baton.bench import power, statistics
 from baton.bench.grading import Grade, last_boxed
 from baton.bench.statistics import Interval
+from baton.bench.win_rate import length_controlled
 from baton.boundary import CANCELLED
 from baton.trace import Kind, Role, Trace, speculating
 
@@ -46,6 +47,10 @@ class Record:
     key: Key
     level: str | None
     grade: Grade
+    score: float | None
+    """0 to 1, of a grader that says more than right and wrong (a win over a reference answer is 1, a tie 1/2)."""
+    longer: int | None
+    """Characters that a scored answer has more than its reference."""
     finish: str
     seconds: float
     first_token: float | None
@@ -84,7 +89,19 @@ class Record:
     @property
     def correct(self) -> bool:
         """A truncated or timed-out answer counts as wrong, whatever stands in it."""
-        return self.grade is Grade.CORRECT and self.finish not in {"length", "timeout"}
+        return self.grade is Grade.CORRECT and self.whole
+
+    @property
+    def whole(self) -> bool:
+        """It came to its end."""
+        return self.finish not in {"length", "timeout"}
+
+    @property
+    def worth(self) -> float:
+        """What accuracies are means of: a grader's score, where it gives one, or else 1 if correct."""
+        if self.score is None:
+            return float(self.correct)
+        return self.score if self.whole else 0.0
 
     @property
     def token_seconds(self) -> float | None:
@@ -128,6 +145,8 @@ def record(trace: Trace) -> Record:
         key=key(trace),
         level=trace.extra.get("level"),
         grade=Grade(trace.extra["grade"]),
+        score=trace.extra.get("score"),
+        longer=_longer(trace) if "score" in trace.extra else None,
         finish=trace.finish,
         seconds=trace.seconds,
         first_token=trace.first_token,
@@ -150,6 +169,10 @@ def record(trace: Trace) -> Record:
     )
 
 
+def _longer(trace: Trace) -> int:
+    return len(trace.answer.strip()) - len(str(trace.extra.get("gold", "")).strip())
+
+
 def answer_row(trace: Trace) -> dict[str, Any]:
     """An answer's line in `answers.jsonl`."""
     r = record(trace)
@@ -164,6 +187,7 @@ def answer_row(trace: Trace) -> dict[str, Any]:
         "answer": trace.answer.strip() if answer is None else answer,
         "grade": r.grade.value,
         "correct": None if r.grade is Grade.TIMEOUT else r.correct,
+        "score": r.score,
         "finish": r.finish,
         "tokens": r.kept,
         "target_tokens": r.target,
@@ -358,22 +382,23 @@ def _arm(run: Run, arm: Arm, baseline: Arm | None, speculating: Arm | None) -> d
 
 
 def _accuracy(run: Run, answers: list[Record], baseline: list[Record] | None) -> dict[str, Any]:
-    correct = _correct(run, answers)
+    correct = _worth(run, answers)
     out: dict[str, Any] = dict.fromkeys(
         (
             "accuracy", "accuracy_ci", "accuracy_delta", "accuracy_delta_ci", "mcnemar_p", "equivalence_p",
-            "minimum_detectable_delta", "seeds", "by_level",
+            "minimum_detectable_delta", "seeds", "by_level", "win_rate_length_controlled",
         )
     )  # fmt: skip
     if not answers:
         return out
     out["accuracy"] = float(correct.mean())
     out["accuracy_ci"] = _listed(statistics.mean_interval(correct))
-    reference = None if baseline is None else _correct(run, baseline)
+    out["win_rate_length_controlled"] = _length_controlled(answers)
+    reference = None if baseline is None else _worth(run, baseline)
     if reference is not None and (difference := statistics.Difference.of(correct, reference)) is not None:
         out["accuracy_delta"] = difference.estimate
         out["accuracy_delta_ci"] = _listed(difference.interval())
-        out["mcnemar_p"] = statistics.mcnemar(correct, reference)
+        out["mcnemar_p"] = statistics.mcnemar(_correct(run, answers), _correct(run, baseline or []))
         out["equivalence_p"] = difference.equivalence_p(run.margin)
         out["minimum_detectable_delta"] = power.detectable(difference.second_moment, difference.questions)
     out["seeds"] = _seeds(run, correct, reference)
@@ -385,7 +410,7 @@ def _accuracy(run: Run, answers: list[Record], baseline: list[Record] | None) ->
         out["by_level"] = {
             level: {
                 "n": len(rs) // (run.seeds * run.samples),
-                "accuracy": _mean([r.correct for r in rs]),
+                "accuracy": _mean([r.worth for r in rs]),
                 "target_share": share(rs),
                 "draft_only": _mean([not r.target for r in rs]),
             }
@@ -399,8 +424,8 @@ def _control(run: Run, arm: Arm, answers: list[Record]) -> dict[str, Any] | None
     mix = _chance(run, arm, answers) if answers else None
     if mix is None:
         return None
-    correct = _correct(run, answers)
-    reference = sum(weight * _correct(run, run.scored(QUALITY, other)) for other, weight in mix)
+    correct = _worth(run, answers)
+    reference = sum(weight * _worth(run, run.scored(QUALITY, other)) for other, weight in mix)
     return {
         "label": " / ".join(other.label for other, _ in mix),
         "weights": {other.label: weight for other, weight in mix},
@@ -448,6 +473,17 @@ def _excess(answers: list[Record], share: float) -> float:
 def _correct(run: Run, answers: list[Record]) -> statistics.Array:
     """`[questions, samples under all seeds]` of 0 and 1, seed by seed."""
     return np.asarray([r.correct for r in answers], float).reshape(-1, run.seeds * run.samples)
+
+
+def _worth(run: Run, answers: list[Record]) -> statistics.Array:
+    """`[questions, samples under all seeds]`, 0 to 1: the same but for graders that give scores."""
+    return np.asarray([r.worth for r in answers], float).reshape(-1, run.seeds * run.samples)
+
+
+def _length_controlled(answers: list[Record]) -> float | None:
+    """None for graders that give no scores."""
+    scored = [(r.worth, r.longer) for r in answers if r.score is not None and r.longer is not None]
+    return length_controlled(*zip(*scored, strict=True)) if scored else None
 
 
 def _seeds(run: Run, correct: statistics.Array, reference: statistics.Array | None) -> dict[str, Any] | None:

@@ -36,9 +36,7 @@ def fronts(run: Run, seed: int = 0) -> dict[str, Any]:
         return dict.fromkeys(AXES)
     place = {question: n for n, question in enumerate(ids)}
     weights = np.random.default_rng(seed).multinomial(len(ids), np.full(len(ids), 1 / len(ids)), size=DRAWS)
-    accuracy = {
-        label: _Mean.of([(r, float(r.correct), 1.0) for r in answers], place) for label, answers in scored.items()
-    }
+    accuracy = {label: _Mean.of([(r, r.worth, 1.0) for r in answers], place) for label, answers in scored.items()}
     return {axis: _front(run.arms, accuracy, _costs(run, axis, place), weights) for axis in AXES}
 
 

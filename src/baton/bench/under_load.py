@@ -96,7 +96,7 @@ def figures(answers: Sequence[LoadedAnswer], slo: SloConfig | None) -> dict[str,
         "n": len(counted),
         "failures": counted[0].failures if counted else None,
         "timeouts": sum(a.timed_out for a in counted),
-        "accuracy": _mean([a.record.correct for a in counted]),
+        "accuracy": _mean([a.record.worth for a in counted]),
         "target_share": metrics.share(a.record for a in counted),
         "latency_s": _times([a.seconds for a in counted], [a.timed_out for a in counted]),
         "ttft_s": _times(
