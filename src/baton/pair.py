@@ -10,6 +10,7 @@ from pathlib import Path
 from baton.config import ModelConfig, PairConfig, located
 from baton.engines import engine_class
 from baton.engines.base import Engine, LoadError, Speculation
+from baton.flops import Architecture
 from baton.scorers import scorer_class
 from baton.scorers.base import Scorer
 from baton.trace import Role, speculating
@@ -54,15 +55,15 @@ class Pair:
         return self.engines[Role.TARGET].vocabulary.shares_ids(self.engines[Role.DRAFT].vocabulary)
 
     @property
-    def parameters(self) -> dict[str, int]:
-        """Parameters of each role's model, and of the models that propose tokens to them, where the engine knows."""
-        sizes: dict[str, int] = {}
+    def architectures(self) -> dict[str, Architecture]:
+        """What a forward costs of each role's model, of the models that propose tokens to them (`trace.speculating`)
+        and of each scorer's, where that is known."""
+        known: dict[str, Architecture | None] = {}
         for role, engine in self.engines.items():
-            measured = engine.metrics()
-            for name, key in ((role.value, "parameters"), (speculating(role), "speculative_parameters")):
-                if key in measured:
-                    sizes[name] = int(measured[key])
-        return sizes
+            known |= {role.value: engine.architecture, speculating(role): engine.drafting}
+        for name, scorer in self.scorers.items():
+            known[name] = scorer.architecture(self.engines)
+        return {name: found for name, found in known.items() if found is not None}
 
     def forget(self) -> None:
         """Asks both engines to drop what finished answers left in their caches, so that the next one starts cold."""

@@ -9,6 +9,7 @@ import pytest
 from baton.bench import metrics
 from baton.bench.metrics import LATENCY, QUALITY, Arm, Run
 from baton.boundary import CANCELLED
+from baton.flops import Architecture
 from baton.trace import Decision, HelperCall, Kind, Phase, Role, Segment, Trace
 
 CONTRACT = [
@@ -40,14 +41,19 @@ def answer(
     )  # fmt: skip
 
 
-def results(arms, traces, samples=1, params=None, questions=None):
+def sized(**sizes):
+    """Models whose tokens cost their weights and nothing else."""
+    return {name.replace("_", " "): Architecture(size, body=size) for name, size in sizes.items()}
+
+
+def results(arms, traces, samples=1, models=None, questions=None):
     """Through JSON and back, as a run reads its traces."""
     asked = questions or {
         name: sorted({t.question for t in traces if t.extra["pass"] == name}) for name in (QUALITY, LATENCY)
     }
-    run = Run(arms, {k: v for k, v in asked.items() if v}, samples, {a.label: params or {} for a in arms})
+    run = Run(arms, {k: v for k, v in asked.items() if v}, samples)
     for trace in traces:
-        run.add(metrics.record(Trace.from_json(json.loads(trace.dumps()))))
+        run.add(metrics.record(Trace.from_json(json.loads(trace.dumps())), models))
     return metrics.results(run, {"pair": "p"})
 
 
@@ -61,6 +67,7 @@ def test_an_arm_has_the_keys_of_the_contract_in_its_order_and_null_where_nothing
     assert set(arm) - set(CONTRACT) == {
         "label", "grader_timeouts", "control", "equivalence_p", "minimum_detectable_delta", "seeds",
         "win_rate_length_controlled",
+        "ttfat_s", "step_s", "switch_s", "gpu_seconds",
     }  # fmt: skip
     assert list(arm["ttft_s"]) == ["p50", "p90", "p95", "p99"]
     assert set(arm["latency_s"]) == {*arm["ttft_s"], "p50_ci", "p90_ci", "p95_ci", "p99_ci"}
@@ -86,16 +93,16 @@ def test_tokens_are_counted_once_and_by_what_became_of_them():
         Decision(1, "prm", 0.2, "binary", 0.5, False, 0.1, helper_tokens=25),
         Decision(2, "prm", 0.9, "binary", 0.5, True, 0.2, helper_tokens=25),
     ]
-    params = {"target": 100, "draft": 10, "prm": 1}
-    arm = results([TARGET], [trace], params=params)["arms"][0]
+    arm = results([TARGET], [trace], models=sized(target=100, draft=10, prm=1))["arms"][0]
     assert arm["tokens"] == {
         "target": 30, "draft": 12, "discarded": 8, "overshoot": 3, "helper": 58, "prefill": 100 + 110 + 2 + 2,
     }  # fmt: skip
     assert arm["target_share"] == pytest.approx(30 / 42)
     assert arm["target_sampled_share"] == pytest.approx(31 / (31 + 23))
-    assert arm["flops"] == 2 * (100 * (31 + 102 + 7) + 10 * (23 + 112) + 1 * 50)
+    # The last token of a segment is computed with what follows it.
+    assert arm["flops"] == 2 * (100 * (30 + 101 + 7) + 10 * (21 + 112) + 1 * 50)
     assert (arm["switches"], arm["accept_rate"], arm["relayed_fraction"]) == (1, 0.5, 1)
-    unknown = results([TARGET], [trace], params={"target": 100, "draft": 10})["arms"][0]
+    unknown = results([TARGET], [trace], models=sized(target=100, draft=10))["arms"][0]
     assert unknown["flops"] is None
 
 
@@ -107,13 +114,13 @@ def test_speculation_is_told_with_its_acceptance_length_and_counted_in_flops():
     given_up = segment(Role.TARGET, 50, kept=False)
     given_up.ended_by = CANCELLED
     traces = [answer(segments=[first, second, given_up, segment(Role.DRAFT, 3)])]
-    params = {"target": 100, "draft": 10, "target speculation": 10}
+    models = sized(target=100, draft=10, target_speculation=10)
     fast = Arm("target", "target", {}, "transformers", speculation)
-    arm = results([fast], traces, params=params)["arms"][0]
+    arm = results([fast], traces, models=models)["arms"][0]
     assert arm["speculation"] == speculation
     assert arm["acceptance_length"] == (12 + 10) / (4 + 4)
-    assert arm["flops"] == 2 * (100 * (72 + 8 + 4) + 10 * 3 + 10 * 105)
-    plain = results([TARGET], traces, params=params)["arms"][0]
+    assert arm["flops"] == 2 * (100 * (69 + 8 + 4) + 10 * 2 + 10 * 105)
+    plain = results([TARGET], traces, models=models)["arms"][0]
     assert plain["speculation"] is plain["acceptance_length"] is None
 
 
@@ -121,6 +128,47 @@ def test_a_committed_part_of_a_segment_leaves_the_rest_discarded():
     cut = segment(Role.DRAFT, 20, overshoot=1)
     cut.ids, cut.kept_tokens = cut.ids[:5], 5
     assert results([DRAFT], [answer("draft", segments=[cut])])["arms"][0]["tokens"]["discarded"] == 15
+
+
+def test_flops_follow_the_context_and_the_output_layer():
+    models = {
+        "target": Architecture(1000, body=100, head=50, attention=3),
+        "judge": Architecture(1000, body=100, head=50, attention=3),
+    }
+    trace = answer(segments=[segment(Role.TARGET, 4, prompt=10, cached=7)])
+    # Positions 7 to 12 are computed, and 4 tokens predicted.
+    written = 2 * (100 * 6 + 50 * 4 + 3 * (8 + 9 + 10 + 11 + 12 + 13))
+    assert results([TARGET], [trace], models=models)["arms"][0]["flops"] == written
+    trace.helpers = [HelperCall("logprob:target", [1], 0.0, tokens=5, cached=10)]
+    scored = 2 * (100 * 5 + 50 * 4 + 3 * (11 + 12 + 13 + 14 + 15))
+    assert results([TARGET], [trace], models=models)["arms"][0]["flops"] == written + scored
+    # Two sequences of 3 new tokens after 6 known ones, and a token of each predicted.
+    trace.helpers = [HelperCall("judge", [1, 1], 0.0, tokens=6, cached=12)]
+    judged = 2 * (100 * 6 + 50 * 2 + 3 * 2 * (7 + 8 + 9))
+    assert results([TARGET], [trace], models=models)["arms"][0]["flops"] == written + judged
+
+
+def test_switches_cost_what_passes_between_the_writers_beyond_a_token():
+    first, second, third = segment(Role.TARGET, 10), segment(Role.DRAFT, 11), segment(Role.TARGET, 1)
+    first.first, first.last = 0.1, 1.0
+    second.first, second.last = 1.5, 2.5
+    third.first = third.last = 2.7
+    timed = answer(segments=[first, second, third], name=LATENCY, seconds=3.0)
+    timed.first_answer_token = 2.7
+    first.text = "One.\n\nTwo.\n\n"
+    arm = results([TARGET], [timed, answer()])["arms"][0]
+    assert arm["switch_s"] == pytest.approx(((1.5 - 1.0 - 0.1) + (2.7 - 2.5)) / 2)
+    assert arm["ttfat_s"]["p50"] == 2.7
+    assert arm["step_s"]["p50"] == 1.0, "two steps, and what follows them is a third"
+
+
+def test_energy_and_gpu_time_are_of_the_timed_answers():
+    traces = [answer(energy_j=100.0, gpu_seconds=9.0)]
+    traces += [answer(question=str(n), name=LATENCY, energy_j=n + 1.0, gpu_seconds=0.5) for n in range(3)]
+    arm = results([TARGET], traces)["arms"][0]
+    assert (arm["energy_j"], arm["gpu_seconds"]) == (2.0, 0.5)
+    arm = results([TARGET], [*traces, answer(question="x", name=LATENCY)])["arms"][0]
+    assert arm["energy_j"] is None, "an answer whose energy is not known leaves the mean open"
 
 
 def test_shares_are_of_all_tokens_together():
@@ -355,10 +403,11 @@ def test_a_question_that_failed_in_the_latency_pass_leaves_its_pass_only():
 
 
 def test_an_answer_row_shows_what_was_graded():
-    row = metrics.answer_row(
+    trace = (
         answer(segments=[segment(Role.TARGET, 3), Segment(id=2, parent=1, branch=0, role=Role.DRAFT, kept=True,
                kept_tokens=2, phase=Phase.ANSWER, text="It is \\boxed{7}.")])
     )  # fmt: skip
+    row = metrics.answer_row(trace, metrics.record(trace))
     assert (row["answer"], row["grade"], row["correct"], row["tokens"], row["target_tokens"]) == (
         "7",
         "correct",
@@ -366,7 +415,8 @@ def test_an_answer_row_shows_what_was_graded():
         5,
         3,
     )
-    assert metrics.answer_row(answer(grade="timeout"))["correct"] is None
+    undecided = answer(grade="timeout")
+    assert metrics.answer_row(undecided, metrics.record(undecided))["correct"] is None
 
 
 def test_scores_of_a_grader_take_the_place_of_right_and_wrong():

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_metrics import answer, segment
+from test_metrics import answer, segment, sized
 
 from baton.bench import metrics, pareto
 from baton.bench.metrics import LATENCY, QUALITY, Arm, Run
 from baton.trace import Role
 
 
-def run_of(arms: dict[str, tuple[float, float, int]], n: int = 60, seed: int = 0, params=None) -> Run:
+def run_of(arms: dict[str, tuple[float, float, int]], n: int = 60, seed: int = 0, models=None) -> Run:
     """Arms by label: accuracy, mean seconds, target tokens of 20; each answered all questions in both passes."""
     rng = np.random.default_rng(seed)
     ids = [f"q{k}" for k in range(n)]
@@ -19,13 +19,12 @@ def run_of(arms: dict[str, tuple[float, float, int]], n: int = 60, seed: int = 0
         [Arm(label, label, {}, "transformers") for label in arms],
         {QUALITY: ids, LATENCY: ids},
         1,
-        {label: params or {} for label in arms},
     )
     for label, (accuracy, seconds, target) in arms.items():
         segments = [segment(Role.TARGET, target), segment(Role.DRAFT, 20 - target)]
         for k, question in enumerate(ids):
             grade = "correct" if k < round(accuracy * n) else "wrong"
-            run.add(metrics.record(answer(label, question, grade=grade, segments=segments)))
+            run.add(metrics.record(answer(label, question, grade=grade, segments=segments), models))
             took = seconds * rng.lognormal(sigma=0.1)
             run.add(metrics.record(answer(label, question, name=LATENCY, seconds=took, segments=segments)))
     return run
@@ -62,8 +61,9 @@ def test_what_was_not_measured_has_no_front():
     found = pareto.fronts(run_of({"target": (1.0, 1.0, 20), "draft": (0.4, 0.1, 0)}))
     assert found["flops"] is None
     assert found["latency_p99"] is None
-    sized = pareto.fronts(run_of({"target": (1.0, 1.0, 20), "draft": (0.4, 0.1, 0)}, params={"target": 10, "draft": 1}))
-    assert rows(sized, "flops")["target"]["cost"] == 2 * 10 * 20
+    found = pareto.fronts(run_of({"target": (1.0, 1.0, 20), "draft": (0.4, 0.1, 0)}, models=sized(target=10, draft=1)))
+    # The last of 20 tokens is sampled, and nothing computed with it.
+    assert rows(found, "flops")["target"]["cost"] == 2 * 10 * 19
     assert pareto.fronts(run_of({"target": (1.0, 1.0, 20)})) == dict.fromkeys(pareto.AXES)
 
 

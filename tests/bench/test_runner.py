@@ -84,7 +84,7 @@ def results(out: Path) -> dict[str, Any]:
 
 def untimed(found: dict[str, Any]) -> dict[str, Any]:
     """What does not depend on the clock."""
-    timed = {"latency_s", "ttft_s", "tpot_s", "throughput_tps", "speedup"}
+    timed = {"latency_s", "ttft_s", "ttfat_s", "tpot_s", "step_s", "switch_s", "throughput_tps", "speedup"}
     arms = [{k: v for k, v in arm.items() if k not in timed} for arm in found["arms"]]
     for arm in arms:
         # How much of a prefix was cached depends on what ran before.

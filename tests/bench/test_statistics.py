@@ -34,6 +34,14 @@ def test_mcnemar_with_several_samples_flips_whole_questions():
     assert statistics.mcnemar(a, b) != statistics.mcnemar(a.mean(axis=1) > 0.5, b.mean(axis=1) > 0.5)
 
 
+def test_scores_between_right_and_wrong_are_tested_alike():
+    rng = np.random.default_rng(5)
+    a, b = (rng.random((2, 200)) < np.array([[0.7], [0.6]])).astype(float)
+    exact, shifted = statistics.mcnemar(a, b), statistics.mcnemar(0.9 * a, 0.9 * b)
+    assert shifted == pytest.approx(exact, rel=0.1)
+    assert statistics.mcnemar(0.5 * a, 0.5 * a) == 1.0
+
+
 def test_holm_gives_the_step_down_values_in_the_given_order():
     assert statistics.holm([0.03, 0.01, 0.04, 0.005]) == pytest.approx([0.06, 0.03, 0.06, 0.02])
     assert statistics.holm([0.9, 0.8]) == [1.0, 1.0]

@@ -17,6 +17,7 @@ from baton.boundary import STEP, Cap
 from baton.calibrate.points import Asked, Points, varied
 from baton.calibrate.thresholds import YARDSTICK_TOKENS, Knob, Settings, find_knob, operating_points
 from baton.engines.base import EngineLostError
+from baton.flops import Architecture
 from baton.gate import Threshold
 from baton.generation import Generation, Options
 from baton.routers.random import Random
@@ -362,7 +363,7 @@ def test_flops_are_found_within_a_part_of_them(tmp_path):
     models = engines()
     sizes = {"target": 1000.0, "draft": 10.0}
     for role, engine in models.engines.items():
-        engine.metrics = lambda role=role: {"running": 0, "parameters": sizes[role]}
+        engine.architecture = Architecture(sizes[role], body=sizes[role])
     make = lambda x: Curve(x, lambda v: v)  # noqa: E731
     found = search(tmp_path, make, UNIT, Asked("flops", 1e5), models=models, tolerance=0.03)
     (point,) = found.points

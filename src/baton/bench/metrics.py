@@ -13,9 +13,11 @@ and the whole has `name`, `seed`, `questions`, `valid` and `reason`.
 from __future__ import annotations
 
 import math
+import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from baton.bench.grading import Grade, last_boxed
 from baton.bench.statistics import Interval
 from baton.bench.win_rate import length_controlled
 from baton.boundary import CANCELLED
+from baton.flops import Architecture, attended
 from baton.trace import Kind, Role, Trace, speculating
 
 SCHEMA = 1
@@ -54,29 +57,38 @@ class Record:
     finish: str
     seconds: float
     first_token: float | None
+    first_answer_token: float | None
     started: float | None
     """Wall clock, seconds since the epoch."""
     client: str | None
     """The process that asked: its machine and its shard."""
     target: int
     draft: int
-    sampled: Mapping[str, int]
-    """Tokens a role's model sampled, discarded, overshoot and probe tokens included."""
-    prefilled: Mapping[str, int]
-    helped: Mapping[str, int]
-    """Tokens computed for scores and log-probabilities, by the model that did."""
-    speculated: Mapping[str, int]
-    """Tokens computed for speculation beside those sampled: proposals that a role's model did not take, and what the
-    model that proposes computed."""
-    stepped: Mapping[str, tuple[int, int]]
-    """Tokens sampled and the forwards that took, by role; of cancelled segments the forwards are not known."""
+    target_sampled: int
+    """Tokens that the target sampled: discarded, overshoot and probe tokens included."""
+    draft_sampled: int
+    prefill: int
+    """Prefix tokens that both models computed."""
+    stepped: tuple[int, int]
+    """Tokens that the target sampled and the forwards that took; of cancelled segments the forwards are not known."""
+    unaccepted: int
+    """Tokens that the target verified for speculation and did not take."""
+    flops: float | None
+    """None where the configuration of a model that computed something is not known."""
     discarded: int
     overshoot: int
     helper: int
+    steps: int
+    """Pieces of the text that blank lines divide."""
     switches: int
+    switch_seconds: float
+    """Summed over switches (see `_handover`)."""
     accepted: int
     decided: int
     gpu_memory: int | None
+    gpu_seconds: float | None
+    energy: float | None
+    """Joules."""
 
     @property
     def question(self) -> str:
@@ -115,57 +127,58 @@ def key(trace: Trace) -> Key:
     return trace.extra["pass"], trace.extra["arm"], trace.question, trace.sample
 
 
-def record(trace: Trace) -> Record:
-    """Reduces a trace that the harness wrote (`extra` has its pass, arm, level and grade)."""
+def record(trace: Trace, models: Mapping[str, Architecture] | None = None) -> Record:
+    """Reduces a trace that the harness wrote (`extra` has its pass, arm, level and grade).
+
+    `models` are those of `Pair.architectures`; without them FLOPs are not known.
+    """
     sampled: dict[str, int] = defaultdict(int)
-    prefilled: dict[str, int] = defaultdict(int)
-    helped: dict[str, int] = defaultdict(int)
-    speculated: dict[str, int] = defaultdict(int)
-    stepped: dict[str, tuple[int, int]] = {}
-    discarded = overshoot = probed = 0
+    discarded = overshoot = probed = prefill = unaccepted = stepped = forwards = 0
     for s in trace.segments:
         if s.role is Role.INSERTED:
             continue
         sampled[s.role] += s.sampled
-        prefilled[s.role] += s.prompt - s.cached
-        speculated[s.role] += s.proposed - s.accepted
-        speculated[speculating(s.role)] += s.drafted
-        if s.ended_by is None or s.ended_by.name != CANCELLED.name:
-            tokens, forwards = stepped.get(s.role, (0, 0))
-            stepped[s.role] = tokens + s.sampled, forwards + s.sampled - s.accepted
+        prefill += s.prompt - s.cached
+        if s.role is Role.TARGET:
+            unaccepted += s.proposed - s.accepted
+            if s.ended_by is None or s.ended_by.name != CANCELLED.name:
+                stepped, forwards = stepped + s.sampled, forwards + s.sampled - s.accepted
         if s.kind is Kind.PROBE:
             probed += s.sampled
         elif s.kind is Kind.WRITE:
             overshoot += s.overshoot
             discarded += s.sampled - s.overshoot - s.kept_tokens
-    for call in trace.helpers:
-        # "logprob:target" is work of the target's model.
-        helped[call.by.removeprefix("logprob:").removeprefix("grounding:")] += call.tokens
     return Record(
-        key=key(trace),
+        key=_interned(key(trace)),
         level=trace.extra.get("level"),
         grade=Grade(trace.extra["grade"]),
         score=trace.extra.get("score"),
         longer=_longer(trace) if "score" in trace.extra else None,
-        finish=trace.finish,
+        finish=sys.intern(trace.finish),
         seconds=trace.seconds,
         first_token=trace.first_token,
+        first_answer_token=trace.first_answer_token,
         started=trace.extra.get("started"),
         client=trace.extra.get("client"),
         target=trace.tokens(Role.TARGET),
         draft=trace.tokens(Role.DRAFT),
-        sampled=dict(sampled),
-        prefilled=dict(prefilled),
-        helped=dict(helped),
-        speculated=dict(speculated),
-        stepped=stepped,
+        target_sampled=sampled[Role.TARGET],
+        draft_sampled=sampled[Role.DRAFT],
+        prefill=prefill,
+        stepped=(stepped, forwards),
+        unaccepted=unaccepted,
+        flops=None if models is None else spent(trace, models),
         discarded=discarded,
         overshoot=overshoot,
-        helper=probed + sum(helped.values()),
+        helper=probed + sum(call.tokens for call in trace.helpers),
+        steps=sum(bool(step.strip()) for step in trace.text.split("\n\n")),
         switches=trace.switches,
+        switch_seconds=_handover(trace),
         accepted=sum(d.outcome for d in trace.decisions),
         decided=len(trace.decisions),
         gpu_memory=trace.extra.get("gpu_memory_bytes"),
+        gpu_seconds=trace.extra.get("gpu_seconds"),
+        energy=trace.extra.get("energy_j"),
     )
 
 
@@ -173,14 +186,71 @@ def _longer(trace: Trace) -> int:
     return len(trace.answer.strip()) - len(str(trace.extra.get("gold", "")).strip())
 
 
-def answer_row(trace: Trace) -> dict[str, Any]:
-    """An answer's line in `answers.jsonl`."""
-    r = record(trace)
+def _interned(key: Key) -> Key:
+    """So that a question's and an arm's name are in memory once, however many answers carry them."""
+    name, arm, question, sample = key
+    return sys.intern(name), sys.intern(arm), sys.intern(question), sample
+
+
+def spent(trace: Trace, models: Mapping[str, Architecture]) -> float | None:
+    """FLOPs of all that was computed for an answer; None if it took a model that is not among `models`.
+
+    Decoding and prefill of both models, kept or not, speculation, and every scorer and log-probability. The tokens
+    attended to are exact for segments. Those of speculation take its segment's middle, and those of a helper call its
+    mean sequence.
+    """
+    parts: list[tuple[str, float, float, float]] = []
+    for s in trace.segments:
+        if s.role is Role.INSERTED:
+            continue
+        # The last sampled token is not computed before something follows it.
+        computed = s.prompt - s.cached + max(s.sampled - 1, 0)
+        parts.append((s.role, computed, s.sampled, attended(s.cached, computed)))
+        middle = s.prompt + s.sampled / 2
+        for model, more in ((s.role, s.proposed - s.accepted), (speculating(s.role), s.drafted)):
+            parts.append((model, more, more, more * middle))
+    lengths = {s.id: len(s.ids) for s in trace.segments}
+    for call in trace.helpers:
+        # "logprob:target" is work of the target's model.
+        kind, _, role = call.by.rpartition(":")
+        scored = sum(lengths.get(node, 0) for node in call.nodes)
+        predicted = {"logprob": min(scored, call.tokens), "grounding": 0}.get(kind, min(len(call.nodes), call.tokens))
+        sequences = max(1, len(call.nodes))
+        seen = sequences * attended(call.cached / sequences, call.tokens / sequences)
+        parts.append((role if kind in ("logprob", "grounding") else call.by, call.tokens, predicted, seen))
+    total = 0.0
+    for model, tokens, predictions, attending in parts:
+        if tokens and model not in models:
+            return None
+        if tokens:
+            total += models[model].flops(tokens, predictions, attending)
+    return total
+
+
+def _handover(trace: Trace) -> float:
+    """Seconds that switches of the writing model cost, summed.
+
+    A switch costs the time from the last token before it to the first one after it, less the time that a token of the
+    new segment takes on average: waiting, prefill, and whatever was tried meanwhile and not kept.
+    """
+    path = [s for s in trace.path() if s.role is not Role.INSERTED and s.kept_tokens]
+    lost = 0.0
+    for before, after in pairwise(path):
+        if before.role is after.role or before.last is None or after.first is None or after.last is None:
+            continue
+        token = (after.last - after.first) / (after.sampled - 1) if after.sampled > 1 else 0.0
+        lost += max(0.0, after.first - before.last - token)
+    return lost
+
+
+def answer_row(trace: Trace, r: Record) -> dict[str, Any]:
+    """An answer's line in `answers.jsonl`; `r` is the trace's record."""
     answer = last_boxed(trace.answer)
     return {
         "question": r.question,
         "arm": r.key[1],
         "sample": r.key[3],
+        "seed": trace.seed,
         "pass": r.key[0],
         "level": r.level,
         "gold": trace.extra.get("gold"),
@@ -191,6 +261,10 @@ def answer_row(trace: Trace) -> dict[str, Any]:
         "finish": r.finish,
         "tokens": r.kept,
         "target_tokens": r.target,
+        "discarded_tokens": r.discarded,
+        "switches": r.switches,
+        "flops": r.flops,
+        "first_token": r.first_token,
         "seconds": r.seconds,
     }
 
@@ -218,8 +292,6 @@ class Run:
     """Question ids by pass."""
     samples: int = 1
     """Under each seed."""
-    params: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """By arm, parameters of each model, by role or scorer."""
     records: dict[tuple[str, str], dict[tuple[str, int], Record]] = field(default_factory=dict)
     seeds: int = 1
     margin: float = 0.02
@@ -367,16 +439,20 @@ def _arm(run: Run, arm: Arm, baseline: Arm | None, speculating: Arm | None) -> d
         "acceptance_length": _acceptance_length(answers) if Role.TARGET in (arm.speculation or {}) else None,
         "relayed_fraction": _mean([r.draft > 0 for r in answers]),
         "latency_s": _percentiles([_latency(r) for r in timed], with_intervals=True),
-        "ttft_s": _percentiles([c for r in timed if (c := _first_token(r)) is not None]),
+        "ttft_s": _percentiles([c for r in timed if (c := _first_token(r, r.first_token)) is not None]),
+        "ttfat_s": _percentiles([c for r in timed if (c := _first_token(r, r.first_answer_token)) is not None]),
+        "step_s": _percentiles([(r.seconds / r.steps, False) for r in timed if r.steps]),
+        "switch_s": _ratio(sum(r.switch_seconds for r in timed), sum(r.switches for r in timed)),
         "tpot_s": _percentiles([(t, False) for r in timed if (t := r.token_seconds) is not None]),
         "throughput_tps": _throughput(timed),
         "goodput_rps": None,
         "speedup": _speedup(timed, run.scored(LATENCY, baseline) if baseline else []),
         "speedup_vs_speculation": _speedup(timed, run.scored(LATENCY, speculating)) if speculating else None,
         "tokens": _tokens(answers),
-        "flops": flops(answers, run.params.get(arm.label, {})),
+        "flops": flops(answers),
         "gpu_memory_bytes": max((r.gpu_memory for r in everything if r.gpu_memory is not None), default=None),
-        "energy_j": None,
+        "gpu_seconds": _known_mean([r.gpu_seconds for r in timed or answers]),
+        "energy_j": _known_mean([r.energy for r in timed or answers]),
         "ece": None,
     }
 
@@ -555,9 +631,10 @@ def _latency(r: Record) -> Clocked:
     return r.seconds, r.finish == "timeout"
 
 
-def _first_token(r: Record) -> Clocked | None:
-    if r.first_token is not None:
-        return r.first_token, False
+def _first_token(r: Record, seconds: float | None) -> Clocked | None:
+    """When a first token came; of an answer that was cut off before it, that it took at least as long."""
+    if seconds is not None:
+        return seconds, False
     return (r.seconds, True) if r.finish == "timeout" else None
 
 
@@ -573,16 +650,15 @@ def _throughput(timed: list[Record]) -> float | None:
 
 def _acceptance_length(answers: list[Record]) -> float | None:
     """Tokens a forward of the target; 1 where speculation gains nothing, None where the engine tells of none."""
-    steps = [r.stepped.get(Role.TARGET, (0, 0)) for r in answers]
-    tokens, forwards = (sum(column) for column in zip(*steps, strict=True)) if steps else (0, 0)
-    if tokens == forwards and not any(r.speculated.get(Role.TARGET) for r in answers):
+    tokens, forwards = (sum(r.stepped[n] for r in answers) for n in (0, 1))
+    if tokens == forwards and not any(r.unaccepted for r in answers):
         return None
     return _ratio(tokens, forwards)
 
 
 def sampled_share(answers: Sequence[Record]) -> float | None:
     """The target's share of all tokens that the two models sampled, kept or not."""
-    target, draft = (sum(r.sampled.get(role, 0) for r in answers) for role in (Role.TARGET, Role.DRAFT))
+    target, draft = sum(r.target_sampled for r in answers), sum(r.draft_sampled for r in answers)
     return _ratio(target, target + draft)
 
 
@@ -591,21 +667,19 @@ def _tokens(answers: list[Record]) -> dict[str, float | None]:
     return {
         **{name: _mean([getattr(r, name) for r in answers]) for name in ("target", "draft", "discarded", "overshoot")},
         "helper": _mean([r.helper for r in answers]),
-        "prefill": _mean([sum(r.prefilled.values()) for r in answers]),
+        "prefill": _mean([r.prefill for r in answers]),
     }
 
 
-def flops(answers: Sequence[Record], params: Mapping[str, int]) -> float | None:
-    """Two a parameter and token computed, prefill, helpers and speculation included; None if a model's size is not
-    known."""
-    total = 0.0
-    for r in answers:
-        for part in (r.sampled, r.prefilled, r.helped, r.speculated):
-            for model, tokens in part.items():
-                if tokens and model not in params:
-                    return None
-                total += 2.0 * params.get(model, 0) * tokens
-    return total / len(answers) if answers else None
+def flops(answers: Sequence[Record]) -> float | None:
+    """Mean of an answer; None if a model's configuration is not known."""
+    return _known_mean([r.flops for r in answers])
+
+
+def _known_mean(values: Sequence[float | None]) -> float | None:
+    """None where a value is not known."""
+    known = [v for v in values if v is not None]
+    return _mean(known) if len(known) == len(values) else None
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from baton.bench import metrics
 from baton.bench.metrics import LATENCY, P99_ANSWERS, QUALITY, Arm, Record, Run
 from baton.bench.statistics import Array
 
@@ -96,17 +95,17 @@ def _costs(run: Run, axis: str, place: dict[str, int]) -> dict[str, _Statistic]:
         if axis in QUANTILES:
             if answers and (axis != "latency_p99" or len(answers) >= P99_ANSWERS):
                 out[arm.label] = _Quantile.of(answers, place, QUANTILES[axis])
-        elif values := list(_parts(run, axis, answers)):
+        elif values := list(_parts(axis, answers)):
             out[arm.label] = _Mean.of(values, place)
     return out
 
 
-def _parts(run: Run, axis: str, answers: Sequence[Record]) -> Iterator[tuple[Record, float, float]]:
+def _parts(axis: str, answers: Sequence[Record]) -> Iterator[tuple[Record, float, float]]:
     for r in answers:
         if axis == "target_share":
             yield r, float(r.target), float(r.kept)
-        elif (spent := metrics.flops([r], run.params.get(r.key[1], {}))) is not None:
-            yield r, spent, 1.0
+        elif r.flops is not None:
+            yield r, r.flops, 1.0
 
 
 def _front(

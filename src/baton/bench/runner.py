@@ -577,15 +577,15 @@ def _write_results(
         samples=config.samples,
         seeds=config.seeds,
         margin=config.margin,
-        params={c.label: pairs.speculating(_speculating(recipe, c.config)).parameters for c in contestants},
     )
+    models = {c.label: pairs.speculating(_speculating(recipe, c.config)).architectures for c in contestants}
     part = folder.path / "answers.jsonl.part"
     with part.open("w", encoding="utf-8") as answers:
         for trace in folder.traces():
-            record = metrics.record(trace)
+            record = metrics.record(trace, models.get(metrics.key(trace)[1]))
             run.add(record)
             if record.key[0] != CALIBRATION:
-                answers.write(json.dumps(metrics.answer_row(trace), ensure_ascii=False) + "\n")
+                answers.write(json.dumps(metrics.answer_row(trace, record), ensure_ascii=False) + "\n")
     part.replace(folder.path / "answers.jsonl")
     results = metrics.results(run, _header(recipe, asked, shares, points, metrics.clients(run)))
     results["pareto"] = pareto.fronts(run)

@@ -32,6 +32,7 @@ from baton.calibrate import work
 from baton.calibrate.points import COSTS, LATENCIES, MEASURES, Asked, Evaluation, Point, Points
 from baton.calibrate.work import Progress
 from baton.engines.base import Sampling
+from baton.flops import Architecture
 from baton.gate import Threshold
 from baton.generation import Budget, Options, Router, generate
 from baton.pair import Pair
@@ -218,10 +219,15 @@ class Tried:
 
     @classmethod
     def of(
-        cls, value: float, traces: Sequence[Trace], sizes: Mapping[str, int], seed: int, usual_s: float | None = None
+        cls,
+        value: float,
+        traces: Sequence[Trace],
+        models: Mapping[str, Architecture],
+        seed: int,
+        usual_s: float | None = None,
     ) -> Tried:
         """`usual_s` is what the yardstick takes at the speed that latencies are stated for; None: as it was now."""
-        records = [metrics.record(t) for t in traces]
+        records = [metrics.record(t, models) for t in traces]
         decided = [r for r in records if r.grade is not Grade.TIMEOUT]
         parts = {
             "target_share": ([float(r.target) for r in records], [float(r.kept) for r in records]),
@@ -244,7 +250,7 @@ class Tried:
             tokens=float(np.mean([r.kept for r in records])),
             discarded=float(np.mean([r.discarded for r in records])),
             helper=float(np.mean([r.helper for r in records])),
-            flops=metrics.flops(records, sizes),
+            flops=metrics.flops(records),
             truncated=sum(r.finish == "length" for r in records),
             grader_timeouts=len(records) - len(decided),
             **_latencies([r.seconds for r in records], yardstick, usual_s),
@@ -288,7 +294,7 @@ class Trial:
         self._folder = self.store / f"{self.settings.concurrency}-at-once" if self.timed else self.store
         self._folder.mkdir(parents=True, exist_ok=True)
         self._grader = Grader(self.settings.grader_timeout_s, self.pair.scorers)
-        self._sizes = self.pair.parameters
+        self._models = self.pair.architectures
         self._usual_s = self.settings.yardstick_s
         self._yardstick_s = 0.0
 
@@ -299,7 +305,7 @@ class Trial:
             stage=name, concurrency=self.settings.concurrency, finish=self._grade(name),
             between=self._time_yardstick if self.timed else None,
         )  # fmt: skip
-        tried = Tried.of(value, traces, self._sizes, self.options.seed, self._usual_s)
+        tried = Tried.of(value, traces, self._models, self.options.seed, self._usual_s)
         self._usual_s = self._usual_s or tried.yardstick_s
         return tried
 

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from baton.boundary import Feature, SegmentMatcher
+from baton.flops import Architecture
 from baton.vocabulary import Vocabulary
 
 
@@ -293,6 +294,10 @@ class Engine(ABC):
     vocabulary: Vocabulary
     speculation: Speculation | None = None
     """The token-level speculation that it does."""
+    architecture: Architecture | None = None
+    """What a forward of its model costs; None where the engine does not know the model's configuration."""
+    drafting: Architecture | None = None
+    """The same of the model that proposes tokens, if one does."""
 
     @classmethod
     def load(
@@ -344,9 +349,9 @@ class Engine(ABC):
     def metrics(self) -> dict[str, float]:
         """Counters since the engine started (tokens, steps, cache hits, bytes ...), for reports and load control.
 
-        `running` and `waiting` are requests now; `parameters` is the model's size, `speculative_parameters` that of
-        the model that proposes tokens. `weight_bytes` is what the weights of both take, `cache_bytes_peak` the most
-        that keys and values took at one time since `forget`; an engine that cannot tell leaves them out.
+        `running` and `waiting` are requests now. `weight_bytes` is what the weights take, those of a model that
+        proposes tokens included, `cache_bytes_peak` the most that keys and values took at one time since `forget`; an
+        engine that cannot tell leaves them out.
         """
 
     def forget(self) -> None:  # noqa: B027

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 import transformers
 from jinja2 import TemplateError
 
 from baton.engines.base import EngineError, LoadError
+from baton.flops import Architecture, of_checkpoint
 from baton.vocabulary import Vocabulary
 
 
@@ -69,16 +69,12 @@ def render(
     return vocabulary.encode(text)
 
 
-def parameters(path: str, revision: str | None = None, trust_remote_code: bool = False) -> float | None:
-    """How many parameters a causal language model has, counted without its weights; None where its configuration does
-    not say."""
+def architecture(path: str, revision: str | None = None, trust_remote_code: bool = False) -> Architecture | None:
+    """What a forward of a model costs by its configuration; None where that does not say."""
     try:
-        config = transformers.AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=trust_remote_code)
-        with torch.device("meta"):
-            model = transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+        return of_checkpoint(path, revision, trust_remote_code)
     except (OSError, ValueError, KeyError, AttributeError):
         return None
-    return float(model.num_parameters())
 
 
 def _line(error: Exception) -> str:

@@ -38,6 +38,7 @@ from baton.engines.base import (
     uniform,
 )
 from baton.engines.settings import ServerSettings
+from baton.flops import Architecture
 from baton.vocabulary import Vocabulary
 
 BUSY = frozenset([408, 425, 429, 500, 502, 503, 504])
@@ -465,10 +466,10 @@ class OpenAIEngine(Engine):
 
     def __init__(
         self, settings: ServerSettings, tokenizer: Any, vocabulary: Vocabulary, *,
-        speculation: Speculation | None = None, parameters: float | None = None,
+        speculation: Speculation | None = None, architecture: Architecture | None = None,
     ):  # fmt: skip
         self.vocabulary, self.speculation = vocabulary, speculation
-        self._tokenizer, self._parameters = tokenizer, parameters
+        self._tokenizer, self.architecture = tokenizer, architecture
         # Another run's answers are not to be found in the server's cache.
         salt = secrets.token_hex(4)
         self.servers = [Server(url, settings, vocabulary, salt) for url in settings.url]
@@ -491,8 +492,8 @@ class OpenAIEngine(Engine):
                 f"{own.key_env!r} is not set in the environment; set it to the server's key", "server.key_env"
             )
         tokenizer, vocabulary = chat.load_tokenizer(path, revision, trust_remote_code)
-        size = chat.parameters(path, revision, trust_remote_code)
-        return cls(own, tokenizer, vocabulary, speculation=speculative, parameters=size)
+        known = chat.architecture(path, revision, trust_remote_code)
+        return cls(own, tokenizer, vocabulary, speculation=speculative, architecture=known)
 
     def open(self, prompt: Sequence[int]) -> Session:
         """A session on the server that has the fewest."""
@@ -517,8 +518,6 @@ class OpenAIEngine(Engine):
             running = max(float(server.running), server.seen.get("running", 0.0) + server.seen.get("waiting", 0.0))
             total["waiting"] += server.seen.get("waiting", 0.0)
             total["running"] += running - server.seen.get("waiting", 0.0)
-        if self._parameters is not None:
-            total["parameters"] = self._parameters
         return total
 
     def forget(self) -> None:

@@ -39,6 +39,7 @@ from baton.engines.base import (
     uniform,
 )
 from baton.engines.language import Writer
+from baton.flops import Architecture
 from baton.plan.costs import Costs, load_costs
 from baton.trace import Role
 
@@ -79,6 +80,8 @@ class SimulatedEngine(Engine):
             )
         self.role, self.costs, self.max_batch, self.speculation = role, costs, max_batch, speculative
         self.model = costs.target if role is Role.TARGET else costs.draft
+        if (size := self.model.parameters) is not None:
+            self.architecture = Architecture(size, body=size)
         self.vocabulary = language.vocabulary()
         self.running: list[_Request] = []
         self.waiting: deque[_Request] = deque()
@@ -120,10 +123,7 @@ class SimulatedEngine(Engine):
         return language.render(messages, thinking)
 
     def metrics(self) -> dict[str, float]:
-        out: dict[str, float] = {**self.counts, "running": len(self.running), "waiting": len(self.waiting)}
-        if self.model.parameters is not None:
-            out["parameters"] = self.model.parameters
-        return out
+        return {**self.counts, "running": len(self.running), "waiting": len(self.waiting)}
 
     async def close(self) -> None:
         if self._clock is not None:

@@ -36,6 +36,7 @@ from baton.engines.kv import Geometry
 from baton.engines.network import Network
 from baton.engines.speculation import DraftModel, Lookup, Proposer, Speculator
 from baton.engines.worker import Fill, Place, Row, Sample, Score, Worker
+from baton.flops import architecture
 from baton.vocabulary import Vocabulary
 
 AttentionInterface.register(attention.NAME, attention.attention)
@@ -91,8 +92,8 @@ class TransformersEngine(Engine):
             "name": name, "cache_bytes": cache_bytes, "max_batch": max_batch, "max_batch_tokens": max_batch_tokens,
             "threads": threads, "context": context,
         }  # fmt: skip
-        self._parameters = float(model.num_parameters())
-        self._draft_parameters = float(draft[0].num_parameters()) if draft is not None else 0.0
+        self.architecture = architecture(model)
+        self.drafting = architecture(draft[0]) if draft is not None else None
         self._weight_bytes = float(sum(m.get_memory_footprint() for m in (model, *(draft or ())[:1])))
         network = _network(model, name, self.vocabulary, self.context)
         speculator: Speculator | None = None
@@ -170,13 +171,11 @@ class TransformersEngine(Engine):
         """Since the start: `tokens_sampled`, `tokens_prefilled`, `tokens_cached` (found in a cache), `rebuilt_tokens`
         (computed again after an eviction), `steps`, `rows` (summed over steps), `prompt_hits`, `pauses` (rows that
         had to wait for memory), `tokens_proposed` and `tokens_accepted` (by speculation), `evictions`, `busy_seconds`,
-        `cache_bytes_peak` (since `forget`); and now: `cache_bytes`, `running`, `waiting`. `parameters` is the model's
-        size, `speculative_parameters` that of the model that proposes, `weight_bytes` what both take in memory."""
+        `cache_bytes_peak` (since `forget`); and now: `cache_bytes`, `running`, `waiting`. `weight_bytes` is what
+        the model and the one that proposes take in memory."""
         worker = self._worker
         pools = worker.pools
         return {
-            "parameters": self._parameters,
-            "speculative_parameters": self._draft_parameters,
             "weight_bytes": self._weight_bytes,
             **worker.counts,
             "evictions": sum(pool.evictions for pool in pools),

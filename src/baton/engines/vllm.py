@@ -38,6 +38,7 @@ from baton.engines.base import (
 from baton.engines.settings import VllmSettings
 from baton.engines.transformers import check_folder
 from baton.engines.vllm_options import engine_arguments, environment
+from baton.flops import Architecture
 from baton.vocabulary import Vocabulary
 
 # Read when vLLM is imported: what it says of every start would stand between a command and its answer.
@@ -291,12 +292,12 @@ class VllmEngine(Engine):
 
     def __init__(
         self, replicas: Sequence[Replica], tokenizer: Any, vocabulary: Vocabulary, *,
-        speculation: Speculation | None = None, parameters: float | None = None,
-        speculative_parameters: float | None = None, cache_bytes: int = 0,
+        speculation: Speculation | None = None, architecture: Architecture | None = None,
+        drafting: Architecture | None = None, cache_bytes: int = 0,
     ):  # fmt: skip
         self.replicas, self.vocabulary, self.speculation = list(replicas), vocabulary, speculation
         self._tokenizer = tokenizer
-        self._sizes = {"parameters": parameters, "speculative_parameters": speculative_parameters}
+        self.architecture, self.drafting = architecture, drafting
         self._cache_bytes = cache_bytes
 
     @classmethod
@@ -335,11 +336,11 @@ class VllmEngine(Engine):
         small = (
             None
             if speculative is None or speculative.method != "draft_model"
-            else chat.parameters(str(speculative.model))
+            else chat.architecture(str(speculative.model))
         )
         return cls(
-            replicas, tokenizer, vocabulary, speculation=speculative, speculative_parameters=small,
-            parameters=chat.parameters(path, revision, trust_remote_code), cache_bytes=cache_bytes,
+            replicas, tokenizer, vocabulary, speculation=speculative, drafting=small,
+            architecture=chat.architecture(path, revision, trust_remote_code), cache_bytes=cache_bytes,
         )  # fmt: skip
 
     def open(self, prompt: Sequence[int]) -> Session:
@@ -363,8 +364,7 @@ class VllmEngine(Engine):
         # vLLM's word is a step old; requests that it has not seen yet count too.
         summed["running"] = min(summed["running"], requests)
         summed["waiting"] = requests - summed["running"]
-        sizes = {name: size for name, size in self._sizes.items() if size is not None}
-        return {**summed, **sizes, "cache_bytes_peak": peak * self._cache_bytes}
+        return {**summed, "cache_bytes_peak": peak * self._cache_bytes}
 
     def forget(self) -> None:
         for replica in self.replicas:

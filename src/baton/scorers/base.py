@@ -6,11 +6,16 @@ import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from baton.boundary import SegmentMatcher
 from baton.engines.base import Call, EngineError, Prefix, Read, Sampling, Session, TokenScore, Usage
 from baton.vocabulary import THINK_END, THINK_START, Vocabulary
+
+if TYPE_CHECKING:
+    from baton.engines.base import Engine
+    from baton.flops import Architecture
+    from baton.trace import Role
 
 T = TypeVar("T")
 
@@ -104,6 +109,11 @@ class Scorer(Protocol):
             EngineError: the model behind it failed.
         """
         ...
+
+    def architecture(self, engines: Mapping[Role, Engine]) -> Architecture | None:
+        """What a forward costs of the model that scores, which may be one of the pair's; None if that is not known, or
+        there is no model."""
+        return None
 
     def held_bytes(self) -> float:
         """Memory of the scorer's own model and of what it remembers; 0 for one that reads the pair's models."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from baton.boundary import ENTROPY, MARGIN
 from baton.engines.base import Engine, EngineError, TokenScore
+from baton.flops import Architecture
 from baton.scorers.base import Score, Scorer, ScoreRequest, cost, together
 from baton.trace import Role
 
@@ -40,6 +41,9 @@ class Confidence(Scorer):
     def load(cls, name: str, config: ConfidenceConfig, engines: Mapping[Role, Engine], base: Path) -> Confidence:
         """From a pair's configuration."""
         return cls(name, config.role, config.statistic)
+
+    def architecture(self, engines: Mapping[Role, Engine]) -> Architecture | None:
+        return engines[Role(self.role)].architecture
 
     async def score(self, requests: Sequence[ScoreRequest]) -> list[Score]:
         return await together([self._confidence(r) for r in requests])

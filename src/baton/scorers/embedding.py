@@ -14,6 +14,7 @@ import transformers
 from torch import Tensor
 
 from baton.engines.base import Engine, EngineError
+from baton.flops import Architecture, architecture
 from baton.scorers.base import Score, Scorer, ScoreRequest
 from baton.scorers.batch import Batcher
 from baton.scorers.checkpoint import Checkpoint
@@ -36,6 +37,7 @@ class Encoder:
     def __init__(self, checkpoint: Checkpoint):
         self._model = checkpoint.model(transformers.AutoModel)
         self.weight_bytes = float(self._model.get_memory_footprint())
+        self.cost = architecture(self._model)
         self._tokenizer = checkpoint.tokenizer(transformers.AutoTokenizer)
         pooling = _settings(checkpoint.folder / "1_Pooling" / "config.json")
         self._first = bool(pooling.get("pooling_mode_cls_token"))
@@ -71,10 +73,13 @@ class Embedding(Scorer):
         embed: unit vectors of texts; runs in a thread of its own, on what waits together.
         most: texts in one batch.
         weight_bytes: memory of the encoder's weights.
+        cost: what a forward of the encoder costs.
     """
 
-    def __init__(self, name: str, embed: Any, most: int = 64, weight_bytes: float = 0.0):
-        self.name, self._weight_bytes = name, weight_bytes
+    def __init__(
+        self, name: str, embed: Any, most: int = 64, weight_bytes: float = 0.0, cost: Architecture | None = None
+    ):
+        self.name, self._weight_bytes, self._cost = name, weight_bytes, cost
         self.batcher: Batcher[str, Embedded] = Batcher(name, embed, most)
 
     @classmethod
@@ -92,7 +97,7 @@ class Embedding(Scorer):
         )  # fmt: skip
         if config.library == "transformers":
             encoder = Encoder(checkpoint)
-            return cls(name, encoder, config.max_batch, encoder.weight_bytes)
+            return cls(name, encoder, config.max_batch, encoder.weight_bytes, encoder.cost)
         try:
             library = import_module("sentence_transformers")
         except ImportError:
@@ -103,7 +108,9 @@ class Embedding(Scorer):
             str(checkpoint.folder), device=str(checkpoint.device), trust_remote_code=checkpoint.trust_remote_code,
             model_kwargs={"use_safetensors": True, "dtype": checkpoint.dtype},
         )  # fmt: skip
-        return cls(name, partial(_by_library, model), config.max_batch, sum(p.nbytes for p in model.parameters()))
+        encoder_cost = architecture(model[0].auto_model)
+        held = sum(p.nbytes for p in model.parameters())
+        return cls(name, partial(_by_library, model), config.max_batch, held, encoder_cost)
 
     async def score(self, requests: Sequence[ScoreRequest]) -> list[Score]:
         pairs = [(request.last, self._other(request)) for request in requests]
@@ -120,6 +127,9 @@ class Embedding(Scorer):
             unpaid -= {one, other}
             scores.append(Score(float(embedded[one][0] @ embedded[other][0]), tokens=tokens))
         return scores
+
+    def architecture(self, engines: Mapping[Role, Engine]) -> Architecture | None:
+        return self._cost
 
     def held_bytes(self) -> float:
         return self._weight_bytes

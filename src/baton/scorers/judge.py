@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from baton.engines.base import Engine, EngineError, Prefix, Session
+from baton.flops import Architecture
 from baton.scorers.base import NO_VERDICT, Score, Scorer, ScoreRequest, cost, next_token, shared, together
 from baton.scorers.prompts import TEMPLATES, Template, filled
 from baton.trace import Role
@@ -73,6 +74,9 @@ class Judge(Scorer):
 
     async def score(self, requests: Sequence[ScoreRequest]) -> list[Score]:
         return await together([self._judge(r) for r in requests])
+
+    def architecture(self, engines: Mapping[Role, Engine]) -> Architecture | None:
+        return engines[Role(self.role)].architecture if self.role is not None else self.engine.architecture
 
     def held_bytes(self) -> float:
         """Weights and largest cache of a model of its own."""

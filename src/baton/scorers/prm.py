@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from baton.engines.base import Engine, EngineError
+from baton.flops import Architecture, architecture
 from baton.scorers.base import Score, Scorer, ScoreRequest, shared
 from baton.scorers.batch import Batcher
 from baton.scorers.checkpoint import Checkpoint
@@ -315,6 +316,9 @@ class Prm(Scorer):
         prepared = [self._row(r) for r in requests]
         reads = await self.batcher.run([row for row, _ in prepared])
         return [self._score(row, read, skipped) for (row, skipped), read in zip(prepared, reads, strict=True)]
+
+    def architecture(self, engines: Mapping[Role, Engine]) -> Architecture | None:
+        return architecture(self.model.backbone)
 
     def held_bytes(self) -> float:
         """Weights, and the bound on what is remembered, which a long run fills."""
