@@ -243,8 +243,9 @@ def _handover(trace: Trace) -> float:
     return lost
 
 
-def answer_row(trace: Trace, r: Record) -> dict[str, Any]:
-    """An answer's line in `answers.jsonl`; `r` is the trace's record."""
+def answer_row(trace: Trace, r: Record | None = None) -> dict[str, Any]:
+    """An answer's line in `answers.jsonl`; `r` is the trace's record, made here if it is not given."""
+    r = record(trace) if r is None else r
     answer = last_boxed(trace.answer)
     return {
         "question": r.question,
