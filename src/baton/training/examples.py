@@ -7,23 +7,19 @@ follow each other share a sequence, so that each label is computed once.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import pyarrow.parquet as parquet
-
+from baton.training.labels import Label, from_row, stored
 from baton.vocabulary import Vocabulary
 
-Label = Literal["correct", "keep"]
+Wanted = Literal["correct", "keep"]
+"""What is learned of the draft's step: whether the answer can still be solved after it, or whether it does no harm."""
 OnBad = Literal["refuse", "leave_out"]
-
-NEEDS: dict[Label, tuple[str, ...]] = {"correct": ("q_draft",), "keep": ("q_draft", "q_target")}
-"""What a row must know for a label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +68,7 @@ class Rules:
         first_error_below: steps that follow one whose label is below this are not learned; None learns all.
     """
 
-    label: Label
+    label: Wanted
     longest: int
     on_bad: OnBad = "refuse"
     first_error_below: float | None = None
@@ -88,23 +84,26 @@ def read_examples(path: str | Path, vocabulary: Vocabulary, rules: Rules) -> Exa
     Raises:
         ValueError: there is no such set, it is of another tokenizer, or a row is bad and bad rows are refused.
     """
-    rows = _read(Path(path))
+    file, rows = stored(path)
     left_out: Counter[str] = Counter()
-    good = []
-    for n, row in rows:
-        if unknown := [name for name in NEEDS[rules.label] if row[name] is None]:
-            left_out[f"no {unknown[0]}"] += 1
-            continue
-        _check_tokenizer(path, n, row, vocabulary)
-        if problem := _problem(row, rules):
+    good: list[tuple[int, Label]] = []
+    for n, row in enumerate(rows, 1):
+        try:
+            label = from_row(row)
+            _check_length(label, rules.longest)
+        except ValueError as error:
             if rules.on_bad == "refuse":
-                raise ValueError(f"{path}: row {n}: {problem}, or set on_bad: leave_out")
-            left_out[problem.partition(":")[0]] += 1
+                raise ValueError(f"{file}: row {n}: {error}, or set on_bad: leave_out") from None
+            left_out[str(error).partition(":")[0]] += 1
             continue
-        good.append((n, row))
+        _check_tokenizer(label, vocabulary, f"{file}: row {n}")
+        if rules.label == "keep" and label.keep is None:
+            left_out["no step of the target"] += 1
+        else:
+            good.append((n, label))
+    if not good:
+        raise ValueError(f"{file}: no row of it can be learned ({_counts(left_out)}); label more states")
     examples = [_masked(example, rules.first_error_below, left_out) for example in _chains(good, rules.label)]
-    if not examples:
-        raise ValueError(f"{path}: no row of it can be learned ({_counts(left_out)}); label more states")
     return Examples(examples, left_out)
 
 
@@ -130,66 +129,49 @@ def _place(question: str) -> float:
     return int.from_bytes(hashlib.blake2b(question.encode(), digest_size=8).digest(), "big") / 2**64
 
 
-def _read(path: Path) -> Iterable[tuple[int, dict[str, Any]]]:
-    files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
-    if not files or not files[0].is_file():
-        raise ValueError(f"data: {path}: there is no label set; make one with baton label")
-    rows = (row for file in files for row in parquet.read_table(file).to_pylist())
-    return enumerate(rows, 1)
+def _check_length(label: Label, longest: int) -> None:
+    length = len(label.prompt_ids) + len(label.path_ids) + len(label.draft_ids)
+    if length > longest:
+        raise ValueError(f"longer than the limit: {length} tokens, and the limit is {longest}; raise max_length")
 
 
-def _check_tokenizer(path: str | Path, n: int, row: Mapping[str, Any], vocabulary: Vocabulary) -> None:
+def _check_tokenizer(label: Label, vocabulary: Vocabulary, where: str) -> None:
     """Refuses ids that this vocabulary reads as another text."""
-    ids, text = row["draft_ids"], row["draft_text"]
-    known = all(0 <= i < len(vocabulary) for part in ("prompt_ids", "path_ids", "draft_ids") for i in row[part])
+    known = all(i < len(vocabulary) for ids in (label.prompt_ids, label.path_ids, label.draft_ids) for i in ids)
     # A character that the step ends in the middle of has no text yet.
-    if not known or (text is not None and vocabulary.text_of(ids).rstrip("\ufffd") != text.rstrip("\ufffd")):
+    if not known or vocabulary.text_of(label.draft_ids).rstrip("\ufffd") != label.draft_text.rstrip("\ufffd"):
         raise ValueError(
-            f"{path}: row {n}: its ids are not those of {text!r} in the model's vocabulary; the states come from "
+            f"{where}: its ids are not those of {label.draft_text!r} in the model's vocabulary; the states come from "
             "another tokenizer: train a model of the pair that was labelled"
         )
 
 
-def _problem(row: Mapping[str, Any], rules: Rules) -> str:
-    """What is wrong with a row and what to do about it; nothing if it is good."""
-    if not row["draft_ids"]:
-        return "empty step: draft_ids has no token; remove the row"
-    for name in NEEDS[rules.label]:
-        if not (math.isfinite(row[name]) and 0 <= row[name] <= 1):
-            return f"label outside [0, 1]: {name} is {row[name]}; correct it"
-    length = sum(len(row[name]) for name in ("prompt_ids", "path_ids", "draft_ids"))
-    if length > rules.longest:
-        return f"longer than the limit: {length} tokens, and the limit is {rules.longest}; raise max_length"
-    return ""
-
-
-def _chains(rows: Sequence[tuple[int, Mapping[str, Any]]], label: Label) -> Iterable[Example]:
+def _chains(rows: Sequence[tuple[int, Label]], wanted: Wanted) -> Iterable[Example]:
     """Rows as sequences: a step that the answer kept is labelled in the sequence of the step that follows it."""
 
-    def answer(item: tuple[int, Mapping[str, Any]]) -> tuple[str, int]:
-        return item[1]["question"], item[1]["sample"]
+    def answer(row: tuple[int, Label]) -> tuple[str, int]:
+        return row[1].question, row[1].sample
 
-    for (question, _), group in groupby(sorted(rows, key=lambda item: (*answer(item), item[1]["state"])), key=answer):
+    def place(row: tuple[int, Label]) -> tuple[str, int, int, bool]:
+        # Of several steps from one state the one that was kept comes last, before the step that follows it.
+        return *answer(row), row[1].state, row[1].taken == "draft"
+
+    for (question, _), group in groupby(sorted(rows, key=place), key=answer):
         kept: Example | None = None
-        for n, row in group:
-            before = (*row["prompt_ids"], *row["path_ids"])
-            ids = (*before, *row["draft_ids"])
-            step = _step(row, len(ids), label, n)
+        for n, label in group:
+            before = (*label.prompt_ids, *label.path_ids)
+            ids = (*before, *label.draft_ids)
+            value = label.correct if wanted == "correct" or label.keep is None else label.keep
+            step = Step(len(ids), value, label.harm, n)
             follows = kept is not None and before[: len(kept.ids)] == kept.ids
             if kept is not None and not follows:
                 yield kept
             example = Example(question, ids, (*(kept.steps if kept is not None and follows else ()), step))
-            kept = example if row["taken"] == "draft" else None
+            kept = example if label.taken == "draft" else None
             if kept is None:
                 yield example
         if kept is not None:
             yield kept
-
-
-def _step(row: Mapping[str, Any], end: int, label: Label, n: int) -> Step:
-    right: float = row["q_draft"]
-    harm = None if row["q_target"] is None else row["q_target"] - right
-    return Step(end, right if label == "correct" or harm is None else 1 - min(1.0, max(0.0, harm)), harm, n)
 
 
 def _masked(example: Example, below: float | None, left_out: Counter[str]) -> Example:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForTokenClassification
+from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
 
 from baton.scorers.checkpoint import Checkpoint
@@ -31,6 +32,8 @@ def export(trainer: Any, source: str, tokenizer: Any, folder: Path, dtype: str) 
     """
     raw = folder.with_name(folder.name + ".part")
     trainer.save_model(str(raw))
+    # Under ZeRO-3 every model that is loaded from here on would be divided among the processes.
+    unset_hf_deepspeed_config()
     if trainer.is_world_process_zero():
         model = _merged(raw, source) if (raw / "adapter_config.json").is_file() else _plain(raw)
         shutil.rmtree(folder, ignore_errors=True)

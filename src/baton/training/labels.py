@@ -169,29 +169,38 @@ def check(label: Label) -> None:
         raise ValueError(f"step_ends: {ends} do not divide the {len(label.path_ids)} tokens of path_ids; label again")
 
 
+def from_row(row: Mapping[str, Any]) -> Label:
+    """The label in a plain row.
+
+    Raises:
+        ValueError: it is none; the field, its value and the remedy.
+    """
+    names = [f.name for f in fields(Label)]
+    if missing := [name for name in names if name not in row]:
+        raise ValueError(f"the column {missing[0]!r} is missing; give what `baton label` wrote")
+    label = Label(**{name: row[name] for name in names})
+    check(label)
+    return label
+
+
 def from_rows(rows: Iterable[Mapping[str, Any]], source: str) -> Iterator[Label]:
     """Labels of plain rows, checked one by one.
 
     Raises:
         ValueError: a row that is no label; `source` and its number are named.
     """
-    names = [f.name for f in fields(Label)]
     for n, row in enumerate(rows, 1):
-        if missing := [name for name in names if name not in row]:
-            raise ValueError(f"{source}: row {n}: the column {missing[0]!r} is missing; give what `baton label` wrote")
-        label = Label(**{name: row[name] for name in names})
         try:
-            check(label)
+            yield from_row(row)
         except ValueError as error:
             raise ValueError(f"{source}: row {n}: {error}") from None
-        yield label
 
 
-def load_labels(folder: str | Path) -> list[Label]:
-    """Reads a label set: the folder that `baton label` wrote, or its Parquet file.
+def stored(folder: str | Path) -> tuple[Path, list[dict[str, Any]]]:
+    """The Parquet file of a label set, which may be given itself or as its folder, and its rows, unchecked.
 
     Raises:
-        ValueError: there is none, or a row is no label.
+        ValueError: there is no such file, or it is no Parquet.
     """
     # Slow to import, as `datasets` is.
     from pyarrow import ArrowException, parquet
@@ -201,9 +210,18 @@ def load_labels(folder: str | Path) -> list[Label]:
     if not file.is_file():
         raise ValueError(f"labels: {file}: there is no such file; make it with `baton label`")
     try:
-        rows = parquet.read_table(file).to_pylist()
+        return file, parquet.read_table(file).to_pylist()
     except ArrowException as error:
         raise ValueError(f"labels: {file} cannot be read as Parquet ({error}); make it anew") from None
+
+
+def load_labels(folder: str | Path) -> list[Label]:
+    """Reads a label set: the folder that `baton label` wrote, or its Parquet file.
+
+    Raises:
+        ValueError: there is none, or a row is no label.
+    """
+    file, rows = stored(folder)
     return list(from_rows(rows, str(file)))
 
 
