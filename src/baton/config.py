@@ -174,6 +174,12 @@ class EmbeddingConfig(WeightsConfig):
     """`transformers`: the mean (or first) state; the other runs whatever modules the checkpoint has."""
 
 
+class RewardConfig(WeightsConfig):
+    """An outcome reward model: a sequence classifier with one label, on the chat of a question and an answer."""
+
+    kind: Literal["reward"]
+
+
 class ConfidenceConfig(Strict):
     """How sure a model of the pair is of a step."""
 
@@ -194,9 +200,10 @@ class CallableConfig(Strict):
     concurrency: int = Field(default=8, ge=1)
 
 
-ScorerConfig = PrmConfig | JudgeConfig | EmbeddingConfig | ConfidenceConfig | CallableConfig
+ScorerConfig = PrmConfig | RewardConfig | JudgeConfig | EmbeddingConfig | ConfidenceConfig | CallableConfig
 SCORERS: dict[str, type[Strict]] = {
     "prm": PrmConfig,
+    "reward": RewardConfig,
     "judge": JudgeConfig,
     "embedding": EmbeddingConfig,
     "confidence": ConfidenceConfig,

@@ -177,7 +177,13 @@ class Taste(Scorer):
 
 @pytest.mark.parametrize(
     ("text", "grade", "score"),
-    [("aaa", Grade.CORRECT, 1.0), ("b", Grade.WRONG, 0.0), ("aa", Grade.WRONG, 0.5), (" ", Grade.NO_ANSWER, None)],
+    [
+        ("aaa", Grade.CORRECT, 1.0),
+        ("b", Grade.WRONG, 0.0),
+        ("aa", Grade.WRONG, 0.5),
+        ("ata", Grade.WRONG, 0.5),
+        (" ", Grade.NO_ANSWER, None),
+    ],
 )
 @pytest.mark.parametrize("kind", ["judge", "reward"])
 async def test_an_open_answer_is_compared_with_the_reference_whatever_stands_first(kind, text, grade, score):

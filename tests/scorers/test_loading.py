@@ -24,7 +24,7 @@ def write(folder: Path, **scorers) -> Path:
 @pytest.mark.parametrize(
     ("scorer", "message"),
     [
-        ({"kind": "pmr"}, "scorers.s.kind: 'pmr' is unknown (did you mean 'prm'?); use one of prm, judge"),
+        ({"kind": "pmr"}, "scorers.s.kind: 'pmr' is unknown (did you mean 'prm'?); use one of prm, reward, judge"),
         ({}, "scorers.s.kind: None is unknown; use one of"),
         ({"kind": "prm"}, "scorers.s.model: missing; add it"),
         (
@@ -39,7 +39,7 @@ def write(folder: Path, **scorers) -> Path:
         ({"kind": "judge", "role": "target", "model": "m"}, "scorers.s.role: 'target' stands beside a model"),
         (
             {"kind": "judge", "role": "target", "template": "spec"},
-            "scorers.s.template: 'spec' is unknown; use one of nano, specreason, lookahead, or write prompts",
+            "scorers.s.template: 'spec' is unknown; use one of nano, specreason, lookahead, preference, or write prompts",
         ),
         (
             {"kind": "judge", "role": "target", "template": {"score": "How good?"}},

@@ -324,6 +324,8 @@ class PairwiseGrader(OneGrader):
     async def grade(self, question: Question, text: str) -> Graded:
         scorer = self._scorers[question.key["scorer"]]
         ours, theirs = text.strip(), question.answer.strip()
+        if ours == theirs:
+            return Graded(Grade.WRONG, 0.5, "equal to the reference")
         if self._by_reward:
             one, other = await scorer.score([_whole(question, ours), _whole(question, theirs)])
             score = 0.5 if one.value == other.value else float(one.value > other.value)

@@ -10,6 +10,7 @@ KINDS = {
     "embedding": ("baton.scorers.embedding", "Embedding"),
     "confidence": ("baton.scorers.confidence", "Confidence"),
     "prm": ("baton.scorers.prm", "Prm"),
+    "reward": ("baton.scorers.reward", "Reward"),
     "callable": ("baton.scorers.callable", "Callable"),
 }
 
