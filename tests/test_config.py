@@ -136,7 +136,7 @@ def test_an_entry_may_stand_for_several_arms(recipe):
 
 def test_each_mistake_has_its_own_line(recipe):
     with pytest.raises(ConfigError) as caught:
-        load_recipe(recipe(samples=0, seeds=3))
+        load_recipe(recipe(samples=0, sedes=3))
     assert len(str(caught.value).splitlines()) == 2
 
 

@@ -39,7 +39,7 @@ def write(folder: Path, **scorers) -> Path:
         ({"kind": "judge", "role": "target", "model": "m"}, "scorers.s.role: 'target' stands beside a model"),
         (
             {"kind": "judge", "role": "target", "template": "spec"},
-            "scorers.s.template: 'spec' is unknown; use one of nano, specreason, lookahead, preference, or write prompts",
+            "scorers.s.template: 'spec' is unknown; use one of nano, specreason, lookahead, preference, or write",
         ),
         (
             {"kind": "judge", "role": "target", "template": {"score": "How good?"}},
