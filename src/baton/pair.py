@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -28,14 +28,16 @@ class Pair:
     scorers: dict[str, Scorer] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, config: PairConfig, base: Path) -> Pair:
-        """Loads both models and the scorers. Relative model folders start from `base`.
+    def load(cls, config: PairConfig, base: Path, roles: Collection[Role] = (Role.TARGET, Role.DRAFT)) -> Pair:
+        """Loads both models, or only those of `roles`, and the scorers. Relative model folders start from `base`.
 
         Raises:
             ValueError: a model cannot be loaded; one line that names the field, the value and the remedy.
         """
         loaded = {}
         for role, model in ((Role.TARGET, config.target), (Role.DRAFT, config.draft)):
+            if role not in roles:
+                continue
             try:
                 loaded[role] = load_engine(model, base)
             except ValueError as error:

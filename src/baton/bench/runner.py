@@ -15,7 +15,7 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -129,6 +129,10 @@ def run_compare(
         console.print(f"Shard {shard} is answered; `baton merge OUT {folder} ...` joins the shards", highlight=False)
         return 0
     terminal.report(results, console)
+    if "head_to_head" in results:
+        from baton.bench import head_to_head
+
+        head_to_head.show_results(results["head_to_head"], console)
     console.print(f"Figures: {folder / 'results.json'}", highlight=False, soft_wrap=True)
     _write_report(folder)
     if not results["valid"]:
@@ -175,20 +179,35 @@ def shard_of(text: str) -> Shard:
     return int(part) - 1, int(parts)
 
 
+Verify = Callable[[Run, dict[str, Any]], dict[str, Any]]
+"""Makes further sections of the results from the run's records and what the results have already."""
+
+
 async def compare(
-    recipe: Recipe, out: Path, show: Progress, shard: Shard | None = None, command: str | None = None
+    recipe: Recipe,
+    out: Path,
+    show: Progress,
+    shard: Shard | None = None,
+    command: str | None = None,
+    verify: Verify | None = None,
 ) -> dict[str, Any] | None:
     """Answers what `out` does not hold yet, writes `results.json` and `answers.jsonl` there, returns the results.
 
-    With a shard, only its answers are made, and there are no results. `command` is noted as what started the run.
+    With a shard, only its answers are made, and there are no results. `command` is noted as what started the run,
+    `verify` adds sections to the results.
 
     Raises:
         ConfigError: the recipe, the models, the questions or the folder cannot be used.
         StoppedError: the disk is full, or an engine is dead.
     """
     config = recipe.config
+    if config.head_to_head is not None:
+        # It runs an ordinary comparison when it has found the operating points.
+        from baton.bench import head_to_head
+
+        return await head_to_head.compare(recipe, out, show, shard, command=command)
     # What can be refused is, before a model is loaded; any share will do for that.
-    involved = [_contestant(recipe, r, 0.5) for r in config.routers if r in [*config.arms, *config.measured]]
+    involved = [contestant_of(recipe, r, 0.5) for r in config.routers if r in [*config.arms, *config.measured]]
     questions = tasks.load(config.task, config.split, recipe.base, config.limit)
     points = _points(recipe, [c.config for c in involved], questions)
     asked = {QUALITY: questions, LATENCY: tasks.spread(questions, config.latency.limit) if config.latency else []}
@@ -213,7 +232,7 @@ async def compare(
             contestants = await run.all()
             if shard is not None:
                 return None
-            return _write_results(recipe, pairs, folder, asked, contestants, run.shares, points)
+            return _write_results(recipe, pairs, folder, asked, contestants, run.shares, points, verify)
     finally:
         await pairs.close()
 
@@ -282,7 +301,7 @@ class _Runner:
                 for config in self.config.measured:
                     self.shares[config.name] = await self._measure_share(config)
                 contestants = [
-                    _contestant(self.recipe, r, self.shares.get(r.share_of or "", 0.0)) for r in self.config.arms
+                    contestant_of(self.recipe, r, self.shares.get(r.share_of or "", 0.0)) for r in self.config.arms
                 ]
                 for contestant in contestants:
                     if torch.cuda.is_available():
@@ -314,7 +333,7 @@ class _Runner:
             ConfigError: the arm answered none of them.
         """
         label = config.name
-        await self._answer_all(CALIBRATION, _contestant(self.recipe, config), 1)
+        await self._answer_all(CALIBRATION, contestant_of(self.recipe, config), 1)
         answers = (metrics.record(t) for t in self.folder.traces() if metrics.key(t)[:2] == (CALIBRATION, label))
         share = metrics.share(answers)
         if share is None:
@@ -328,6 +347,8 @@ class _Runner:
         """A pass of one arm, `concurrency` answers at a time."""
         keys = ((q, s) for q in self.asked[name] for s in range(samples))
         left = iter([(q, s) for q, s in keys if (name, contestant.label, q.id, s) not in self.done])
+        # Prompts that an arm before computed are no merit of this one.
+        self._pair(contestant).forget()
 
         async def work() -> None:
             for question, sample in left:
@@ -465,7 +486,7 @@ class _Pulse:
             await gen.propose(role, [Cap(1)])
 
 
-def _contestant(recipe: Recipe, config: RouterConfig, share: float = 0.0) -> Contestant:
+def contestant_of(recipe: Recipe, config: RouterConfig, share: float = 0.0) -> Contestant:
     """An arm with its router; `share` is for one that takes its share from another arm.
 
     Raises:
@@ -568,6 +589,7 @@ def _write_results(
     contestants: Sequence[Contestant],
     shares: Mapping[str, float],
     points: Mapping[str, Any],
+    verify: Verify | None,
 ) -> dict[str, Any]:
     """One pass over the traces: `answers.jsonl`, then `results.json`."""
     config = recipe.config
@@ -590,6 +612,8 @@ def _write_results(
     results = metrics.results(run, _header(recipe, asked, shares, points, metrics.clients(run)))
     results["pareto"] = pareto.fronts(run)
     add_results(results, config.load, Cells(folder.path / "load"))
+    if verify is not None:
+        results |= verify(run, results)
     write_json(folder.path / "results.json", results)
     return results
 

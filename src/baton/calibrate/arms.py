@@ -15,7 +15,7 @@ from baton.calibrate.points import Asked, Points, generation_settings, varied
 from baton.calibrate.thresholds import Knob, Settings
 from baton.calibrate.work import Progress
 from baton.config import ConfigError, PairConfig, Recipe, cue_profile, recipe_options
-from baton.generation import Options
+from baton.generation import Options, Router
 from baton.pair import Pair
 
 
@@ -44,6 +44,14 @@ class On:
     split: str
     options: Options
 
+    def about(self, router: Router) -> dict[str, Any]:
+        """What answers of a router to these questions depend on beside its knobs."""
+        return {
+            "pair": environment.pair_identity(self.config, self.base),
+            "scorers": {s: self.config.scorers[s].model_dump(mode="json") for s in getattr(router, "scorers", ())},
+            "generation": generation_settings(self.options),
+        }
+
 
 async def points_of(
     wanted: Calibrated, on: On, folder: Path, settings: Settings, progress: Progress = lambda stage, done, total: None
@@ -61,11 +69,7 @@ async def points_of(
 
     router = make(wanted.knob.low)
     routers.check(router, on.pair)
-    about: dict[str, Any] = {
-        "pair": environment.pair_identity(on.config, on.base),
-        "scorers": {s: on.config.scorers[s].model_dump(mode="json") for s in getattr(router, "scorers", ())},
-        "generation": generation_settings(on.options),
-    }
+    about = on.about(router)
     mine = {"router": wanted.router, "knobs": dict(wanted.knobs), "vary": wanted.knob.name}
     work.claim(folder, {**about, **mine, "questions from": on.split})
     found = await thresholds.operating_points(

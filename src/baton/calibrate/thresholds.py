@@ -300,6 +300,8 @@ class Trial:
 
     async def measure(self, router: Router, name: str, value: float = math.nan) -> Tried:
         """What `router` measures; its answers are kept under `name`."""
+        # Prompts that were computed for another router are no merit of this one.
+        self.pair.forget()
         traces = await work.collect(
             self.pair, router, self.questions, self.options, self._folder / f"{name}.jsonl", self.progress,
             stage=name, concurrency=self.settings.concurrency, finish=self._grade(name),

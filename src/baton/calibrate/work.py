@@ -54,7 +54,8 @@ def claim(work: Path, made_with: Mapping[str, Any]) -> None:
     for name, value in mine.items():
         if theirs.get(name) != value:
             raise ValueError(
-                f"work: {work} was made with {name} {theirs.get(name)!r}, not {value!r}; give another --work folder"
+                f"work: {work} was made with {name} {theirs.get(name)!r}, not {value!r}; give another --work folder "
+                "(a comparison: another --out)"
             )
 
 

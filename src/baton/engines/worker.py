@@ -350,6 +350,8 @@ class Worker(threading.Thread):
         """Waits for work and takes it in; False when stopped."""
         with self._wake:
             while not (self._arrivals or self._closed or self.running or self.waiting or self._stopping):
+                if self._forgetting:
+                    break
                 self._wake.wait()
             self.waiting += self._arrivals
             closed, self._arrivals, self._closed = self._closed, [], []
