@@ -129,6 +129,8 @@ class Grader:
         return PairwiseGrader(self._scorers, by_reward=name == "reward")
 
 
+ASKING = frozenset({"judge", "reward"})
+"""Graders that ask a model of the pair, and so take its time and memory."""
 GRADERS = {
     "math": "math-verify: equal values are correct however they are written",
     "choice": "the letter of the right option",

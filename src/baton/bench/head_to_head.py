@@ -128,11 +128,12 @@ async def choose(recipe: Recipe, out: Path, show: Progress) -> Chosen:
     _check_p99(recipe, heads)
     moved = _moved(recipe, heads)
     asked = list(_asked(heads, config.calibration.limit))
+    shared = [arm.name for arm in config.arms if arm.share_of is not None]
     for _, rule, _ in asked:
-        if rule.value is None and rule.of in moved:
+        if rule.value is None and (rule.of in moved or rule.of in shared):
             raise ConfigError(
-                f"{recipe.path}: head_to_head: of: {rule.of!r} is moved itself; name an arm that stands as it is, or "
-                "leave it out of vary"
+                f"{recipe.path}: head_to_head: of: {rule.of!r} is moved itself, or takes another's share; name an arm "
+                "that stands as it is"
             )
     test = tasks.load(config.task, config.split, recipe.base, config.limit)
     try:
@@ -146,7 +147,9 @@ async def choose(recipe: Recipe, out: Path, show: Progress) -> Chosen:
             memory.check(recipe, pairs.plain)
         with show:
             for name, rule, count in asked:
-                questions = tasks.load(config.task, config.calibration.split, recipe.base, count)
+                questions = tasks.load(
+                    config.calibration.task or config.task, config.calibration.split, recipe.base, count
+                )
                 tasks.check_disjoint(test, questions)
                 finder = _Finder(recipe, heads, pairs, questions, out, show, name)
                 budget = await finder.budget(rule)
@@ -414,7 +417,7 @@ def _off_interval(budget: Budget, run: Run, spent: Array | None, reference: Arm 
     if spent is None:
         return None
     if value is not None:
-        interval = statistics.mean_interval(spent) if q is None else statistics.percentile_interval(spent, q)
+        interval = statistics.percentile_interval(spent, q) if q is not None else _mean_interval(spent)
     elif theirs is None:
         return None
     elif q is None:
@@ -422,6 +425,11 @@ def _off_interval(budget: Budget, run: Run, spent: Array | None, reference: Arm 
     else:
         interval = statistics.quantile_ratio_interval(spent, theirs, q)
     return None if interval is None else [end / (value or budget.rule.times) - 1 for end in interval]
+
+
+def _mean_interval(spent: Array) -> Interval | None:
+    """Of the mean of values that are no zeros and ones."""
+    return statistics.pooled_ratio_interval(spent, np.ones(len(spent)))
 
 
 def _pairs(run: Run, arms: Sequence[Arm], met: Collection[str]) -> list[dict[str, Any]]:

@@ -92,11 +92,15 @@ class Place:
 
 
 def check(recipe: Recipe, pair: Pair) -> None:
-    """Refuses engines whose memory is not known.
+    """Refuses what cannot be compared at equal memory.
 
     Raises:
-        ConfigError: an engine does not tell it.
+        ConfigError: an engine does not tell its memory, or answers are graded by a model of the pair.
     """
+    if (asks := recipe.config.task.asks) is not None:
+        raise ConfigError(
+            f"{recipe.path}: head_to_head.memory: scorer {asks!r}, which grades, takes memory too; drop this budget"
+        )
     for role, engine in pair.engines.items():
         if not {"weight_bytes", "cache_bytes_peak"} <= engine.metrics().keys():
             raise ConfigError(
@@ -151,7 +155,8 @@ class _Trial:
         self.options = recipe_options(config)
         self.test = tasks.load(config.task, config.split, recipe.base, config.limit)
         self.questions = tasks.spread(self.test, budget.questions)
-        self.calibration = tasks.load(config.task, config.calibration.split, recipe.base, budget.calibration)
+        task, split = config.calibration.task or config.task, config.calibration.split
+        self.calibration = tasks.load(task, split, recipe.base, budget.calibration)
         tasks.check_disjoint(self.test, self.calibration)
         out.mkdir(parents=True, exist_ok=True)
 
@@ -368,11 +373,11 @@ class _Loop:
             return
         if not counts:
             return
-        grade = await self.grader.grade(trace.answer, question.answer)
-        trace.extra |= {"pass": MEMORY, "arm": self.label, "level": question.level}
-        trace.extra |= {"gold": question.answer, "grade": grade.value}
+        graded = await self.grader.grade(question, trace.answer)
+        trace.extra |= {"pass": MEMORY, "arm": self.label, "level": question.level, "gold": question.answer}
+        trace.extra |= graded.to_json()
         self.traces.append(trace)
-        self.trial.show.advance(MEMORY, self.label, grade)
+        self.trial.show.advance(MEMORY, self.label, graded.grade)
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,7 +430,7 @@ def _figures(mine: _Ran | None, reference: _Ran | None, limit: float, most: int)
     enough = len(mine.answers) >= P99_ANSWERS
     out |= {
         "accuracy": float(mine.correct.mean()),
-        "accuracy_ci": statistics.mean_interval(mine.correct),
+        "accuracy_ci": statistics.mean_interval(mine.correct[:, None]),
         "latency_s": {
             name: float(np.quantile(mine.seconds, q)) if name != "p99" or enough else None
             for name, q in quantiles.items()

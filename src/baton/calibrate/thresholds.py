@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from baton import routers
 from baton.bench import metrics, statistics
-from baton.bench.grading import Grade, Grader
+from baton.bench.grading import ASKING, Grade, Graded, Grader
 from baton.bench.metrics import P99_ANSWERS
 from baton.bench.tasks import Question, digest
 from baton.calibrate import work
@@ -313,7 +313,10 @@ class Trial:
 
     def _grade(self, name: str) -> Callable[[Question, Trace], Awaitable[None]]:
         async def grade(question: Question, trace: Trace) -> None:
-            graded = await self._grader.grade(question, trace.answer)
+            if self.timed and question.grader in ASKING:
+                graded = Graded(Grade.TIMEOUT, reason="a model does not grade while answers are timed")
+            else:
+                graded = await self._grader.grade(question, trace.answer)
             trace.extra |= {"pass": metrics.CALIBRATION, "arm": name, "level": question.level}
             trace.extra |= {"gold": question.answer, **graded.to_json()}
             if self.timed:
