@@ -21,7 +21,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from baton.bench import memory, metrics, runner, statistics, tasks
+from baton.bench import memory, runner, statistics, tasks
 from baton.bench.metrics import LATENCY, P99_ANSWERS, QUALITY, Arm, Run
 from baton.bench.statistics import Array, Interval
 from baton.bench.tasks import Question
@@ -383,8 +383,9 @@ def _spent(budget: Budget, run: Run, arm: Arm | None) -> Array | None:
     if budget.measure in LATENCIES:
         seconds = [r.seconds for r in run.scored(LATENCY, arm)]
         return np.asarray(seconds) if seconds else None
-    spent = [(r.question, metrics.flops([r], run.params.get(arm.label, {}))) for r in run.scored(QUALITY, arm)]
-    return _by_question([(q, f) for q, f in spent if f is not None]) if spent and spent[0][1] is not None else None
+    answers = run.scored(QUALITY, arm)
+    known = [(r.question, r.flops) for r in answers if r.flops is not None]
+    return _by_question(known) if known and len(known) == len(answers) else None
 
 
 def _by_question(values: Iterable[tuple[str, float]]) -> Array:
