@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from baton.boundary import SegmentMatcher
-from baton.engines.base import NOTHING, Call, Chunk, Prefix, Read, Sampling, Session, Usage
-from baton.engines.transformers import TransformersEngine
+from baton.engines.base import NOTHING, Call, Chunk, Engine, Prefix, Read, Sampling, Session, Usage
 
 
 @dataclass
@@ -36,7 +35,7 @@ def writer(default_cap: int, default_sampling: Sampling) -> Callable[..., Awaita
     """The function `write` of a test file, with the cap and the sampling that its calls have unless they say."""
 
     async def write(
-        engine: TransformersEngine,
+        engine: Engine,
         ids: list[int],
         cap: int = default_cap,
         sampling: Sampling = default_sampling,
