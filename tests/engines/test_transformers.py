@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from calls import Written, writer
 from tiny_models import PADDED, make_model
 
 from baton.boundary import ENTROPY, MARGIN, TOP_PROB, Cap, Delimiter, Feature, SegmentMatcher
 from baton.engines.base import Call, EngineError, LoadError, Prefix, Read, Sampling, Session, Usage
 from baton.engines.kv import RETIRED, Cache
 from baton.engines.transformers import TransformersEngine
+from calls import Written, writer
 
 WARM = Sampling(temperature=0.8)
 PROMPTS = [

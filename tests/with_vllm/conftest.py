@@ -10,31 +10,11 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from nano_models import questions
 
 from baton.config import ModelConfig
 from baton.engines.base import Engine
-from baton.nano.problems import load
 from baton.pair import load_engine
-
-CONTEXT, BLOCK = 2048, 32
-VLLM = {"engine": "vllm", "cache_mb": 64, "vllm": {"context": CONTEXT, "block": BLOCK}}
-"""How the nano models run in vLLM here, but for the model."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.vllm)
-            item.add_marker(pytest.mark.asyncio(loop_scope="module"))
-
-
-def nano(role: str, **changes: object) -> Engine:
-    """A nano model in this process's vLLM."""
-    return load_engine(ModelConfig.model_validate({"model": f"nano:{role}", **VLLM, **changes}), Path.cwd())
-
-
-def questions(count: int) -> list[str]:
-    return [problem.question for problem in load("calibration", count)]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

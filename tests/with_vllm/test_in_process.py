@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from calls import writer
-from conftest import BLOCK, CONTEXT, VLLM, nano
 from heads import save_random_head
+from nano_models import BLOCK, CONTEXT, VLLM, nano
 
 from baton.boundary import ENTROPY, MARGIN, SENTENCE, STEP, TOP_PROB, SegmentMatcher
 from baton.engines.base import (
@@ -32,6 +31,9 @@ from baton.generation import Budget, Options, generate
 from baton.pair import Pair
 from baton.routers.relaygen import RelayGen
 from baton.trace import Role
+from calls import writer
+
+pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="module")]
 
 write = writer(60, Sampling())
 WARM = Sampling(temperature=0.8, top_p=0.95)
@@ -117,7 +119,7 @@ async def test_what_is_forgotten_is_computed_again(target: Engine, prompts: Any)
 
 
 async def test_an_answer_stays_with_one_copy_of_the_model(prompts: Any) -> None:
-    engine = nano("draft", vllm={**VLLM["vllm"], "replicas": 2})  # type: ignore[dict-item]
+    engine = nano("draft", vllm={**VLLM["vllm"], "replicas": 2})
     ids = prompts[0] * 3
     sessions = [engine.open(ids) for _ in range(4)]
     assert [replica.sessions for replica in engine.replicas] == [2, 2]  # type: ignore[attr-defined]

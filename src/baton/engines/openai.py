@@ -314,19 +314,23 @@ class Server:
         self.running += 1
         try:
             for attempt in range(self._settings.retries + 1):
-                begun = False
+                begun = done = False
                 try:
                     async with self._opened(body) as response:
                         async for line in response.aiter_lines():
                             data = line.removeprefix("data:").strip()
                             if not line.startswith("data:") or data == "[DONE]":
+                                # Reading on to the end lets the connection be used again.
+                                done |= data == "[DONE]"
                                 continue
                             event = json.loads(data)
                             if "error" in event:
                                 raise _BusyError(f"{self.url}: {_said(event['error'])}")
                             begun = True
                             yield event
-                        return
+                    if not done:
+                        raise httpx.RemoteProtocolError("its answer broke off")
+                    return
                 except (httpx.TransportError, _BusyError) as error:
                     if begun or not _passing(error) or attempt == self._settings.retries:
                         raise self._failure(error) from error

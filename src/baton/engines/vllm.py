@@ -143,6 +143,16 @@ class Replica:
         """Most tokens of a sequence."""
         return int(self._llm.model_config.max_model_len)
 
+    @property
+    def weight_size(self) -> int:
+        """Bytes that a parameter takes."""
+        return int(self._llm.model_config.dtype.itemsize)
+
+    def forget(self) -> None:
+        """Leaves behind what is cached, and counts the peak anew."""
+        self.epoch += 1
+        self.counts.cache_usage_peak = self.counts.cache_usage
+
     async def _alive(self) -> AsyncLLM:
         """The engine, started again if it died."""
         if self.closed:
@@ -293,12 +303,11 @@ class VllmEngine(Engine):
     def __init__(
         self, replicas: Sequence[Replica], tokenizer: Any, vocabulary: Vocabulary, *,
         speculation: Speculation | None = None, architecture: Architecture | None = None,
-        drafting: Architecture | None = None, cache_bytes: int = 0,
+        drafting: Architecture | None = None, cache_bytes: int | None = None,
     ):  # fmt: skip
         self.replicas, self.vocabulary, self.speculation = list(replicas), vocabulary, speculation
-        self._tokenizer = tokenizer
+        self._tokenizer, self._cache_bytes = tokenizer, cache_bytes
         self.architecture, self.drafting = architecture, drafting
-        self._cache_bytes = cache_bytes
 
     @classmethod
     def load(
@@ -340,7 +349,8 @@ class VllmEngine(Engine):
         )
         return cls(
             replicas, tokenizer, vocabulary, speculation=speculative, drafting=small,
-            architecture=chat.architecture(path, revision, trust_remote_code), cache_bytes=cache_bytes,
+            architecture=chat.architecture(path, revision, trust_remote_code),
+            cache_bytes=cache_bytes if settings.memory is None else None,
         )  # fmt: skip
 
     def open(self, prompt: Sequence[int]) -> Session:
@@ -354,7 +364,8 @@ class VllmEngine(Engine):
     def metrics(self) -> dict[str, float]:
         """By vLLM's counters, summed over the copies: `steps`, `tokens_sampled`, `tokens_prefilled`, `tokens_cached`
         (prefix tokens computed, and found in the cache), `tokens_proposed` and `tokens_accepted` (by speculation);
-        `cache_bytes_peak` of the configured `cache_mb`; and now `cache_usage` (share), `running`, `waiting`."""
+        `weight_bytes`; `cache_bytes_peak` since `forget`, of the configured `cache_mb`, where that is what bounds the
+        cache; and now `cache_usage` (share), `running`, `waiting`."""
         counts = [replica.counts for replica in self.replicas]
         summed = {f.name: float(sum(getattr(c, f.name) for c in counts)) for f in fields(Counts)}
         summed["tokens_prefilled"] = summed.pop("tokens_queried") - summed["tokens_cached"]
@@ -364,11 +375,16 @@ class VllmEngine(Engine):
         # vLLM's word is a step old; requests that it has not seen yet count too.
         summed["running"] = min(summed["running"], requests)
         summed["waiting"] = requests - summed["running"]
-        return {**summed, "cache_bytes_peak": peak * self._cache_bytes}
+        if self.architecture is not None:
+            size = self.architecture.parameters + (self.drafting.parameters if self.drafting is not None else 0)
+            summed["weight_bytes"] = float(size * sum(replica.weight_size for replica in self.replicas))
+        if self._cache_bytes is not None:
+            summed["cache_bytes_peak"] = peak * self._cache_bytes
+        return summed
 
     def forget(self) -> None:
         for replica in self.replicas:
-            replica.epoch += 1
+            replica.forget()
 
     async def close(self) -> None:
         await asyncio.gather(*(replica.close() for replica in self.replicas))

@@ -1,0 +1,264 @@
+"""vLLM's servers, started by `baton up`: tokens in ids and in text, caches, failures, and whole comparisons."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+import yaml
+from nano_models import BLOCK, CONTEXT, VLLM
+from servers import Up, exists, free_port
+
+from baton.bench import runner
+from baton.bench.runner import run_compare
+from baton.boundary import ENTROPY, MARGIN, SENTENCE, STEP, SegmentMatcher
+from baton.config import load_pair
+from baton.engines.base import (
+    Call,
+    Engine,
+    EngineError,
+    EngineLostError,
+    Prefix,
+    Read,
+    Sampling,
+    UnsupportedError,
+    Usage,
+)
+from baton.engines.openai import OpenAIEngine
+from baton.pair import load_engine
+from calls import writer
+
+pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="module")]
+
+write = writer(60, Sampling())
+WARM = Sampling(temperature=0.8, top_p=0.95, top_k=50)
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    up = Up(tmp_path_factory.mktemp("up"), free_port())
+    up.start()
+    yield up
+    up.interrupt()
+    up.ended()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def target(up: Up) -> AsyncIterator[Engine]:
+    engine = load_engine(load_pair(up.served).target, up.folder)
+    yield engine
+    await engine.close()
+
+
+async def speak_text(engine: Engine, *, ids_in: bool) -> None:
+    """From now on the server is taken for one that knows nothing of token ids, or takes them only."""
+    assert isinstance(engine, OpenAIEngine)
+    for server in engine.servers:
+        server._ability = replace(await server.ability(), ids_in=ids_in, ids_out=False)
+
+
+# Tokens
+
+
+async def test_greedy_tokens_equal_the_transformers_engine(target: Engine, reference: Engine, prompts: Any) -> None:
+    written = await asyncio.gather(*(write(target, p, 120) for p in prompts))
+    for prompt, ours in zip(prompts, written, strict=True):
+        assert ours.ids == (await write(reference, prompt, 120)).ids
+    assert target.metrics()["seams"] == 0
+
+
+async def test_segments_end_where_the_transformers_engine_ends_them(
+    target: Engine, reference: Engine, prompts: Any
+) -> None:
+    for prompt in prompts:
+        for boundary in (SENTENCE, STEP):
+            ours, theirs = [await write(e, prompt, 120, until=(boundary,)) for e in (target, reference)]
+            assert (ours.matcher.ended_by, ours.matcher.kept) == (theirs.matcher.ended_by, theirs.matcher.kept)
+            assert ours.ids == theirs.ids
+
+
+@pytest.mark.parametrize("ids_in", [True, False])
+async def test_in_text_the_same_tokens_come_and_the_seams_are_counted(
+    target: Engine, reference: Engine, prompts: Any, ids_in: bool
+) -> None:
+    await speak_text(target, ids_in=ids_in)
+    for prompt in prompts[:2]:
+        ours, theirs = [await write(e, prompt, 80) for e in (target, reference)]
+        assert ours.ids == theirs.ids
+        cut, true = [await write(e, prompt, 80, until=(SENTENCE,)) for e in (target, reference)]
+        assert cut.ids == true.ids
+    metrics = target.metrics()
+    # A cap, and an end that was found in the text: two requests a prompt, and more where a match was in doubt.
+    assert metrics["seams"] >= 4
+    assert metrics["seams_differ"] == 0
+    with pytest.raises(UnsupportedError, match=r"margin: .* returns no token ids"):
+        await write(target, prompts[0], read=Read(frozenset([MARGIN])))
+
+
+async def test_ids_that_no_text_has_are_counted_as_a_seam(target: Engine, prompts: Any) -> None:
+    await speak_text(target, ids_in=False)
+    one_by_one = [i for character in "number" for i in target.vocabulary.encode(character)]
+    assert one_by_one != target.vocabulary.encode("number")
+    await write(target, [*prompts[0], *one_by_one], 4)
+    assert target.metrics()["seams_differ"] == 1
+
+
+async def test_a_seed_repeats_its_tokens_and_another_draws_others(target: Engine, prompts: Any) -> None:
+    first, again, other = [await write(target, prompts[0], 60, WARM, seed=seed) for seed in (1, 1, 2)]
+    assert first.ids == again.ids != other.ids
+
+
+# Caches and features
+
+
+async def test_the_servers_usage_says_what_was_cached(target: Engine, prompts: Any) -> None:
+    prompt = prompts[1]
+    first = await write(target, prompt, 70)
+    longer = await write(target, [*prompt, *first.ids], 5)
+    known = len(prompt) + 69
+    assert first.usage == Usage(len(prompt), 0, 70)
+    assert longer.usage == Usage(known + 1, known // BLOCK * BLOCK, 5)
+    target.forget()
+    assert (await write(target, [*prompt, *first.ids], 5)).usage.cached == 0
+
+
+async def test_features_and_scores_equal_those_of_the_transformers_engine(
+    target: Engine, reference: Engine, prompts: Any
+) -> None:
+    read = Read(frozenset([ENTROPY, MARGIN]), top=4)
+    ours, theirs = [await write(e, prompts[0], 40, read=read) for e in (target, reference)]
+    for mine, true in zip(ours.all("features"), theirs.all("features"), strict=True):
+        assert mine[MARGIN] == pytest.approx(true[MARGIN], abs=1e-4)
+        assert true[ENTROPY] - 0.02 <= mine[ENTROPY] <= true[ENTROPY] + 1e-4
+    assert [[i for i, _ in row] for row in ours.all("top")] == [[i for i, _ in row] for row in theirs.all("top")]
+    prefix, ids = Prefix(prompts[3]), prompts[0][5:20]
+    (ours, _), (theirs, _) = [await e.open(prefix.ids()).logprob(prefix, ids) for e in (target, reference)]
+    assert [s.argmax for s in ours] == [s.argmax for s in theirs]
+    assert [s.logprob for s in ours] == pytest.approx([s.logprob for s in theirs], abs=1e-3)
+
+
+async def test_what_it_cannot_do_is_refused_by_name(target: Engine, prompts: Any) -> None:
+    with pytest.raises(UnsupportedError, match="hidden: engine 'openai'"):
+        await write(target, prompts[0], read=Read(hidden="end"))
+    with pytest.raises(EngineError, match=f"context: {CONTEXT} tokens do not fit"):
+        await write(target, [5] * CONTEXT)
+
+
+# Ends
+
+
+async def running(up: Up) -> float:
+    """Requests that the target's server runs."""
+    async with httpx.AsyncClient() as client:
+        text = (await client.get(f"http://127.0.0.1:{up.port}/metrics")).text
+    (line,) = [line for line in text.splitlines() if line.startswith("vllm:num_requests_running")]
+    return float(line.rpartition(" ")[2])
+
+
+async def test_a_call_that_is_broken_off_frees_its_request(up: Up, target: Engine, prompts: Any) -> None:
+    matcher = SegmentMatcher((), target.vocabulary, cap=1800, thinking=False)
+
+    async def read() -> None:
+        async with aclosing(target.open(prompts[0]).generate(Call(Prefix(prompts[0]), matcher, 1800))) as chunks:
+            async for _ in chunks:
+                pass
+
+    task = asyncio.create_task(read())
+    while len(matcher.ids) < 5:
+        await asyncio.sleep(0.01)
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    # Far from its cap: nothing but the abort ends it so soon.
+    assert len(matcher.ids) < 1000
+    async with asyncio.timeout(5):
+        while await running(up):
+            await asyncio.sleep(0.05)
+
+
+# Comparisons
+
+
+def recipe(folder: Path, name: str, pair: Any) -> Path:
+    """Greedy answers of three routers to a few questions."""
+    file = folder / f"{name}.yaml"
+    content = {
+        "name": name, "pair": pair, "task": "nano", "split": "test", "limit": 10, "concurrency": 4, "latency": None,
+        "sampling": {"temperature": 0}, "budget": {"tokens": 160, "answer_reserve": 40},
+        "routers": ["target", "draft", "relaygen"],
+    }  # fmt: skip
+    file.write_text(yaml.safe_dump(content))
+    return file
+
+
+def compared(folder: Path, name: str, pair: Any) -> dict[str, tuple[float, float]]:
+    """Accuracy and target share of each router on a pair."""
+    assert run_compare(recipe(folder, name, pair), folder / name) == 0
+    results = json.loads((folder / name / "results.json").read_text())
+    return {arm["router"]: (arm["accuracy"], arm["target_share"]) for arm in results["arms"]}
+
+
+def test_a_comparison_gives_the_same_figures_on_each_engine(up: Up, tmp_path: Path) -> None:
+    models = {role: {"model": f"nano:{role}", **VLLM} for role in ("target", "draft")}
+    expected = compared(tmp_path, "transformers", "nano")
+    assert compared(tmp_path, "vllm", {"name": "nano", **models, "cues": "nano:cues"}) == expected
+    assert compared(tmp_path, "openai", str(up.served)) == expected
+
+
+# Last: they end the servers.
+
+
+async def test_a_server_killed_in_mid_answer_is_a_typed_error_and_the_run_resumes(
+    up: Up, tmp_path: Path, prompts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "FIRST_PAUSE_SECONDS", 0.1)
+    engine = load_engine(load_pair(up.served).target, up.folder)
+    task = asyncio.create_task(write(engine, prompts[0], 1800))
+    file, out = recipe(tmp_path, "resumed", str(up.served)), tmp_path / "resumed"
+    codes: list[int] = []
+    run = threading.Thread(target=lambda: codes.append(run_compare(file, out)))
+    run.start()
+    traces = out / "traces.jsonl"
+    while not (traces.is_file() and traces.read_text().count("\n") >= 3 and engine.metrics()["running"]):
+        await asyncio.sleep(0.05)
+    up.kill_servers()
+    with pytest.raises(EngineLostError) as caught:
+        await task
+    assert caught.value.retryable
+    await engine.close()
+    await asyncio.to_thread(run.join)
+    assert await asyncio.to_thread(up.ended) == 1
+    assert "its server ended with code" in up.log
+    assert codes == [1], "failed answers make a comparison invalid"
+    answered = traces.read_text().splitlines()
+    assert len(answered) < 30
+    assert "EngineLostError" in (out / "failures.jsonl").read_text()
+    await asyncio.to_thread(up.start)
+    assert await asyncio.to_thread(run_compare, file, out) == 0
+    lines = traces.read_text().splitlines()
+    assert (lines[: len(answered)], len(lines)) == (answered, 30)
+    results = json.loads((out / "results.json").read_text())
+    assert [arm["failures"] for arm in results["arms"]] == [0, 0, 0]
+
+
+def test_ctrl_c_stops_the_servers_and_all_their_processes(up: Up) -> None:
+    started = up.processes
+    assert len(started) >= 2
+    assert "target |" in up.log
+    assert "draft |" in up.log
+    up.interrupt()
+    assert up.ended() == 0
+    end = time.monotonic() + 10
+    while any(map(exists, started)) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not any(map(exists, started))
