@@ -93,6 +93,8 @@ class WeightsConfig(Strict):
     """`auto`: float32 on a CPU, the checkpoint's own elsewhere."""
     max_batch: int = Field(default=32, ge=1)
     """Sequences in one forward."""
+    vllm: VllmSettings | None = None
+    """How vLLM runs it, where it does."""
     trust_remote_code: bool = False
     revision: str | None = None
 
@@ -101,6 +103,8 @@ class PrmConfig(WeightsConfig):
     """A process reward model."""
 
     kind: Literal["prm"]
+    engine: Literal["transformers", "vllm"] = "transformers"
+    """vLLM's pooling runner runs classifiers of tokens, and of sequences, which find an answer's beginning cached."""
     format: Literal["skywork", "qwen", "math-shepherd", "rlhflow", "token-classification"] = "token-classification"
     """How the model wants its input and where its scores are read."""
     separator: str | None = None
@@ -110,6 +114,16 @@ class PrmConfig(WeightsConfig):
     """Which score of an answer's steps so far counts."""
     cache_mb: int = Field(default=1024, ge=0)
     """Bound on remembered keys and values, in MiB; 0 remembers nothing."""
+
+    @model_validator(mode="after")
+    def _runs(self) -> PrmConfig:
+        if self.vllm is not None and self.engine != "vllm":
+            raise ValueError(f"vllm: it goes with engine vllm, not {self.engine!r}; drop it, or set engine to vllm")
+        if self.engine == "vllm" and self.format != "token-classification":
+            raise ValueError(f"format: {self.format!r} does not run in vLLM here; use engine transformers")
+        if self.engine == "vllm" and self.cache_mb == 0:
+            raise ValueError("cache_mb: 0 leaves vLLM no room for a sequence; use 64 or more")
+        return self
 
 
 class JudgeTemplateConfig(Strict):
@@ -170,8 +184,15 @@ class EmbeddingConfig(WeightsConfig):
     """An encoder whose embeddings of two steps are compared."""
 
     kind: Literal["embedding"]
-    library: Literal["transformers", "sentence-transformers"] = "transformers"
-    """`transformers`: the mean (or first) state; the other runs whatever modules the checkpoint has."""
+    library: Literal["transformers", "sentence-transformers", "vllm"] = "transformers"
+    """`transformers`: the mean (or first) state; `vllm` too, in its pooling runner; `sentence-transformers` runs
+    whatever modules the checkpoint has."""
+
+    @model_validator(mode="after")
+    def _runs(self) -> EmbeddingConfig:
+        if self.vllm is not None and self.library != "vllm":
+            raise ValueError(f"vllm: it goes with library vllm, not {self.library!r}; drop it, or set library to vllm")
+        return self
 
 
 class RewardConfig(WeightsConfig):

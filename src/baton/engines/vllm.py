@@ -37,7 +37,7 @@ from baton.engines.base import (
 )
 from baton.engines.settings import VllmSettings
 from baton.engines.transformers import check_folder
-from baton.engines.vllm_options import engine_arguments, environment
+from baton.engines.vllm_options import engine_arguments, environment, said
 from baton.flops import Architecture
 from baton.vocabulary import Vocabulary
 
@@ -340,8 +340,7 @@ class VllmEngine(Engine):
             # vLLM raises what it likes about a model or an argument; its own processes only say that they failed.
             for replica in replicas:
                 replica._llm.shutdown()
-            said = " ".join(f"{type(error).__name__}: {error}".split())
-            raise LoadError(f"{path}: vLLM cannot start: {said}; see its messages above") from error
+            raise LoadError(f"{path}: vLLM cannot start: {said(error)}; see its messages above") from error
         small = (
             None
             if speculative is None or speculative.method != "draft_model"

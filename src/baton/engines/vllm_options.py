@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from pydantic import ValidationError
+
 from baton.engines.base import Speculation
 from baton.engines.settings import VllmSettings
 
@@ -89,6 +91,12 @@ def variables(threads: int | None) -> dict[str, str]:
             "TORCH_COMPILE_DISABLE": "1",
         }
     return wanted
+
+
+def said(error: Exception) -> str:
+    """What vLLM says is wrong with a model or an argument, in one line."""
+    text = str(error.errors()[0]["msg"]) if isinstance(error, ValidationError) else f"{type(error).__name__}: {error}"
+    return " ".join(text.split())
 
 
 @contextmanager

@@ -5,18 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from safetensors import safe_open
 from torch import Tensor
 from transformers.utils import logging
 
 from baton.engines.base import LoadError
 from baton.engines.transformers import check_device
+from baton.flops import Architecture, architecture
 
 FILES = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.txt", "*.model", "*.jinja")
+
+
+def pooled_runner() -> Any:
+    """The module whose models run in vLLM.
+
+    Raises:
+        LoadError: vLLM is not installed.
+    """
+    try:
+        return import_module("baton.scorers.pooled")
+    except ImportError as error:
+        raise LoadError(f"'vllm' is not installed ({error}); pip install 'batonlm[vllm]'", "engine") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +103,22 @@ class Checkpoint:
             return auto.from_pretrained(self.folder, trust_remote_code=self.trust_remote_code)
         except (OSError, ValueError, KeyError) as error:
             raise LoadError(f"{self.folder}: its tokenizer cannot be loaded: {' '.join(str(error).split())}") from error
+
+    def cost(self) -> Architecture:
+        """What a forward of the backbone costs; no weights are read.
+
+        Raises:
+            LoadError: its configuration is of no model that transformers knows.
+        """
+        try:
+            config = transformers.AutoConfig.from_pretrained(self.folder, trust_remote_code=self.trust_remote_code)
+            with torch.device("meta"):
+                backbone = transformers.AutoModel.from_config(config, trust_remote_code=self.trust_remote_code)
+        except (OSError, ValueError, KeyError) as error:
+            raise LoadError(
+                f"{self.folder}: its configuration cannot be used: {' '.join(str(error).split())}"
+            ) from error
+        return architecture(backbone)
 
     def tensors(self, names: Sequence[str]) -> list[Tensor]:
         """Single tensors by their names in the files, in float32 on the device.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -14,10 +15,11 @@ import transformers
 from torch import Tensor
 
 from baton.engines.base import Engine, EngineError
+from baton.engines.settings import VllmSettings
 from baton.flops import Architecture, architecture
 from baton.scorers.base import Score, Scorer, ScoreRequest
 from baton.scorers.batch import Batcher
-from baton.scorers.checkpoint import Checkpoint
+from baton.scorers.checkpoint import Checkpoint, pooled_runner
 from baton.trace import Role
 
 if TYPE_CHECKING:
@@ -26,38 +28,49 @@ if TYPE_CHECKING:
 Embedded = tuple[Tensor, int]
 """A unit vector `[width]` and the tokens that it took."""
 
+ENCODER_CACHE_BYTES = 1 << 28
+"""Keys and values of the texts in one step of an encoder that vLLM runs; nothing of them is used again."""
+
+
+class Encoding:
+    """What a checkpoint asks of its texts and states: how long a text may be, and which states make its vector.
+
+    One that sentence-transformers saved may ask for the first token's state instead of the mean, and for a length to
+    cut texts to: both are read from its folder.
+    """
+
+    def __init__(self, checkpoint: Checkpoint):
+        self.tokenizer = checkpoint.tokenizer(transformers.AutoTokenizer)
+        pooling = _settings(checkpoint.folder / "1_Pooling" / "config.json")
+        self.first = bool(pooling.get("pooling_mode_cls_token"))
+        limits = [
+            _settings(checkpoint.folder / "sentence_bert_config.json").get("max_seq_length"),
+            _settings(checkpoint.folder / "config.json").get("max_position_embeddings"),
+        ]
+        self.longest: int = min((n for n in limits if n), default=512)
+        if self.tokenizer.pad_token is None:
+            self.tokenizer.pad_token = self.tokenizer.eos_token
+
 
 class Encoder:
-    """A `transformers` encoder: the mean of the last hidden states over a text's tokens, of length one.
-
-    A checkpoint that sentence-transformers saved may ask for the first token's state instead, and for a length to cut
-    texts to: both are read from its folder.
-    """
+    """A `transformers` encoder: the mean of the last hidden states over a text's tokens, of length one, or what its
+    checkpoint asks for (`Encoding`)."""
 
     def __init__(self, checkpoint: Checkpoint):
         self._model = checkpoint.model(transformers.AutoModel)
         self.weight_bytes = float(self._model.get_memory_footprint())
         self.cost = architecture(self._model)
-        self._tokenizer = checkpoint.tokenizer(transformers.AutoTokenizer)
-        pooling = _settings(checkpoint.folder / "1_Pooling" / "config.json")
-        self._first = bool(pooling.get("pooling_mode_cls_token"))
-        limits = [
-            _settings(checkpoint.folder / "sentence_bert_config.json").get("max_seq_length"),
-            getattr(self._model.config, "max_position_embeddings", None),
-        ]
-        self._longest = min((n for n in limits if n), default=512)
-        if self._tokenizer.pad_token is None:
-            self._tokenizer.pad_token = self._tokenizer.eos_token
+        self._encoding = Encoding(checkpoint)
 
     @torch.inference_mode()
     def __call__(self, texts: Sequence[str]) -> list[Embedded]:
-        inputs = self._tokenizer(
-            list(texts), padding=True, truncation=True, max_length=self._longest, return_tensors="pt"
+        inputs = self._encoding.tokenizer(
+            list(texts), padding=True, truncation=True, max_length=self._encoding.longest, return_tensors="pt"
         ).to(self._model.device)
         states = self._model(**inputs).last_hidden_state.float()
         mask = inputs.attention_mask
         weights = mask.float()[:, :, None]
-        pooled = states[:, 0] if self._first else (states * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
+        pooled = states[:, 0] if self._encoding.first else (states * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
         vectors = torch.nn.functional.normalize(pooled, dim=-1).cpu()
         return list(zip(vectors.unbind(0), mask.sum(1).tolist(), strict=True))
 
@@ -74,12 +87,14 @@ class Embedding(Scorer):
         most: texts in one batch.
         weight_bytes: memory of the encoder's weights.
         cost: what a forward of the encoder costs.
+        close: frees the encoder.
     """
 
     def __init__(
-        self, name: str, embed: Any, most: int = 64, weight_bytes: float = 0.0, cost: Architecture | None = None
-    ):
-        self.name, self._weight_bytes, self._cost = name, weight_bytes, cost
+        self, name: str, embed: Any, most: int = 64, weight_bytes: float = 0.0, cost: Architecture | None = None,
+        close: Callable[[], None] | None = None,
+    ):  # fmt: skip
+        self.name, self._weight_bytes, self._cost, self._close = name, weight_bytes, cost, close
         self.batcher: Batcher[str, Embedded] = Batcher(name, embed, most)
 
     @classmethod
@@ -98,6 +113,11 @@ class Embedding(Scorer):
         if config.library == "transformers":
             encoder = Encoder(checkpoint)
             return cls(name, encoder, config.max_batch, encoder.weight_bytes, encoder.cost)
+        if config.library == "vllm":
+            pooled = pooled_runner().PooledEncoder(
+                checkpoint, config.vllm or VllmSettings(), cache_bytes=ENCODER_CACHE_BYTES, max_batch=config.max_batch
+            )
+            return cls(name, pooled, config.max_batch, pooled.weight_bytes, pooled.cost, pooled.close)
         try:
             library = import_module("sentence_transformers")
         except ImportError:
@@ -136,6 +156,8 @@ class Embedding(Scorer):
 
     async def close(self) -> None:
         await self.batcher.close()
+        if self._close is not None:
+            await asyncio.to_thread(self._close)
 
     def _other(self, request: ScoreRequest) -> str:
         if request.against is None:

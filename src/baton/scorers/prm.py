@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections import OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache
 
 from baton.engines.base import Engine, EngineError
+from baton.engines.settings import VllmSettings
 from baton.flops import Architecture, architecture
 from baton.scorers.base import Score, Scorer, ScoreRequest, shared
 from baton.scorers.batch import Batcher
-from baton.scorers.checkpoint import Checkpoint
-from baton.scorers.prm_formats import Head, Loaded, load_format
+from baton.scorers.checkpoint import Checkpoint, pooled_runner
+from baton.scorers.prm_formats import Format, Head, classifier_layout, load_format
 from baton.trace import Role
 
 if TYPE_CHECKING:
@@ -71,6 +73,32 @@ class Known:
         return Known(self.ids[:tokens], states, {end: s for end, s in self.scores.items() if end <= tokens})
 
 
+class RowModel(Protocol):
+    """What scores rows; called from one thread."""
+
+    @property
+    def cost(self) -> Architecture:
+        """What a forward costs."""
+        ...
+
+    @property
+    def context(self) -> int:
+        """Most tokens of a row."""
+        ...
+
+    def __call__(self, rows: Sequence[Row]) -> list[Read]:
+        """One `Read` a row, in order."""
+        ...
+
+    def held_bytes(self) -> float:
+        """Memory of its weights, and the bound on what it remembers."""
+        ...
+
+    def close(self) -> None:
+        """Frees it. Idempotent."""
+        ...
+
+
 class PrmModel:
     """Runs a process reward model on rows, padded to one forward; remembers what it computed of each answer.
 
@@ -94,6 +122,19 @@ class PrmModel:
     def context(self) -> int:
         """Most tokens of a row."""
         return int(self.backbone.config.get_text_config().max_position_embeddings)
+
+    @property
+    def cost(self) -> Architecture:
+        """What a forward of the backbone costs."""
+        return architecture(self.backbone)
+
+    def held_bytes(self) -> float:
+        """Weights, and the bound on what is remembered."""
+        return float(self.backbone.get_memory_footprint()) + self.cache_bytes
+
+    def close(self) -> None:
+        """Forgets everything."""
+        self._known.clear()
 
     @torch.inference_mode()
     def __call__(self, rows: Sequence[Row]) -> list[Read]:
@@ -279,18 +320,16 @@ class Prm(Scorer):
 
     Args:
         name: what errors call it.
-        loaded: the model in its format.
+        model: scores rows of token ids.
+        layout: makes them of requests.
         aggregate: of the scores of all the steps of the answer so far, which is the score of a request.
-        cache_bytes: bound on remembered keys and values.
         max_batch: most sequences in a forward.
     """
 
     def __init__(
-        self, name: str, loaded: Loaded, *, aggregate: Aggregate = "last", cache_bytes: int = 1 << 30,
-        max_batch: int = 32,
-    ):  # fmt: skip
-        self.name, self.layout, self.aggregate = name, loaded.layout, aggregate
-        self.model = PrmModel(loaded.backbone, loaded.head, cache_bytes)
+        self, name: str, model: RowModel, layout: Format, *, aggregate: Aggregate = "last", max_batch: int = 32
+    ):
+        self.name, self.model, self.layout, self.aggregate = name, model, layout, aggregate
         self.batcher: Batcher[Row, Read] = Batcher(name, self.model, max_batch)
 
     @classmethod
@@ -307,10 +346,17 @@ class Prm(Scorer):
             trust_remote_code=config.trust_remote_code, revision=config.revision,
         )  # fmt: skip
         writers = {str(role): engine.vocabulary for role, engine in engines.items()}
-        loaded = load_format(config.format, checkpoint, config.separator, writers)
-        return cls(
-            name, loaded, aggregate=config.aggregate, cache_bytes=config.cache_mb << 20, max_batch=config.max_batch
-        )
+        cache_bytes = config.cache_mb << 20
+        model: RowModel
+        if config.engine == "vllm":
+            layout = classifier_layout(checkpoint, config.separator, writers)
+            model = pooled_runner().PooledPrm(
+                checkpoint, config.vllm or VllmSettings(), cache_bytes=cache_bytes, max_batch=config.max_batch
+            )
+        else:
+            loaded = load_format(config.format, checkpoint, config.separator, writers)
+            model, layout = PrmModel(loaded.backbone, loaded.head, cache_bytes), loaded.layout
+        return cls(name, model, layout, aggregate=config.aggregate, max_batch=config.max_batch)
 
     async def score(self, requests: Sequence[ScoreRequest]) -> list[Score]:
         prepared = [self._row(r) for r in requests]
@@ -318,14 +364,15 @@ class Prm(Scorer):
         return [self._score(row, read, skipped) for (row, skipped), read in zip(prepared, reads, strict=True)]
 
     def architecture(self, engines: Mapping[Role, Engine]) -> Architecture | None:
-        return architecture(self.model.backbone)
+        return self.model.cost
 
     def held_bytes(self) -> float:
         """Weights, and the bound on what is remembered, which a long run fills."""
-        return float(self.model.backbone.get_memory_footprint()) + self.model.cache_bytes
+        return self.model.held_bytes()
 
     async def close(self) -> None:
         await self.batcher.close()
+        await asyncio.to_thread(self.model.close)
 
     def _row(self, request: ScoreRequest) -> tuple[Row, int]:
         """The sequence of a request, and how many of its steps did not fit the context."""

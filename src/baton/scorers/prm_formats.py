@@ -247,10 +247,19 @@ def load_format(name: str, checkpoint: Checkpoint, separator: str | None, writer
     # Of two classes the second is the good one, and a softmax over two is the sigmoid of their difference.
     if len(weight) == 2:
         weight, bias = weight[1:] - weight[:1], bias[1:] - bias[:1]
+    return Loaded(model.base_model, _sigmoid(weight, bias), classifier_layout(checkpoint, separator, writers))
+
+
+def classifier_layout(checkpoint: Checkpoint, separator: str | None, writers: Mapping[str, Vocabulary]) -> Format:
+    """How a plain classifier wants its input: the pair's own ids, or texts whose steps `separator` closes.
+
+    Raises:
+        LoadError: it has no tokenizer, or without a separator another vocabulary than the pair.
+    """
+    tokenizer = checkpoint.tokenizer(transformers.AutoTokenizer)
     if separator is None:
-        ledger = LedgerFormat(Vocabulary.from_tokenizer(tokenizer), writers)
-        return Loaded(model.base_model, _sigmoid(weight, bias), ledger)
-    return Loaded(model.base_model, _sigmoid(weight, bias), SeparatorFormat(tokenizer, separator, last_only=False))
+        return LedgerFormat(Vocabulary.from_tokenizer(tokenizer), writers)
+    return SeparatorFormat(tokenizer, separator, last_only=False)
 
 
 def _classifier(checkpoint: Checkpoint) -> Any:

@@ -1,4 +1,4 @@
-"""An Eagle-3 head for the nano target with random weights: it proposes nonsense, which must change no token."""
+"""Models that propose tokens to the nano target."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ import json
 from pathlib import Path
 
 import torch
+import transformers
 from safetensors.torch import save_file
+
+from baton import nano
 
 WIDTH, INNER, HEADS, KEY_HEADS, HEAD, TOKENS = 256, 768, 8, 4, 32, 1024
 
 
 def save_random_head(folder: Path) -> Path:
-    """The head in the form that published ones have: one Llama layer on three of the target's states."""
+    """An Eagle-3 head in the form that published ones have: one Llama layer on three of the target's states.
+
+    It proposes nonsense, which must change no token.
+    """
     config = {
         "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "hidden_size": WIDTH,
         "intermediate_size": INNER, "num_hidden_layers": 1, "num_attention_heads": HEADS,
@@ -38,4 +44,12 @@ def save_random_head(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def save_padded_draft(folder: Path) -> Path:
+    """The nano draft with as many rows in its matrix as the target has: vLLM wants them equal, whatever they mean."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(nano.pair_paths()["draft"], dtype=torch.float32)
+    model.resize_token_embeddings(TOKENS, mean_resizing=False)
+    model.save_pretrained(folder)
     return folder
