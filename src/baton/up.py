@@ -8,9 +8,10 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import httpx
 import yaml
 
 from baton.config import ConfigError, ModelConfig, PairConfig, located
-from baton.engines.base import EngineError, Speculation
+from baton.engines.base import EngineError
 from baton.engines.settings import VllmSettings
 from baton.pair import located_speculation
 
@@ -116,9 +117,12 @@ class Servers:
             raise EngineError(f"{service.name}: its server ended with code {code}; see its lines above")
 
     async def _answered(self) -> None:
-        async with asyncio.timeout(self.start_s), httpx.AsyncClient() as client:
+        end = time.monotonic() + self.start_s
+        async with httpx.AsyncClient() as client:
             for service in self.services:
                 while not await _healthy(client, service.url):
+                    if time.monotonic() > end:
+                        raise EngineError(f"{service.name}: no answer from {service.url} in {self.start_s:g} s")
                     await asyncio.sleep(POLL_S)
 
     async def _stop(self, service: Service) -> None:
@@ -224,17 +228,13 @@ def served(config: PairConfig, found: Sequence[Service]) -> str:
 def _client(role: str, model: ModelConfig, urls: list[str]) -> dict[str, Any]:
     group: dict[str, Any] = {"model": model.model, "engine": "openai", "server": {"url": urls, "name": role}}
     if model.speculative is not None:
-        group["speculative"] = _plain(model.speculative)
+        group["speculative"] = {name: v for name, v in asdict(model.speculative).items() if v is not None}
     for name in ("trust_remote_code", "revision"):
         if value := getattr(model, name):
             group[name] = value
     if model.vllm is not None and model.vllm.logprobs > 0:
         group["server"]["logprobs"] = model.vllm.logprobs
     return group
-
-
-def _plain(speculation: Speculation) -> dict[str, Any]:
-    return {name: value for name in ("method", "tokens", "model") if (value := getattr(speculation, name)) is not None}
 
 
 def _check_free(host: str, port: int) -> None:

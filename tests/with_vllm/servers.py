@@ -14,7 +14,7 @@ from pathlib import Path
 import yaml
 from nano_models import VLLM
 
-START_S, STOP_S = 300.0, 60.0
+START_S, STOP_S = 600.0, 60.0
 COMMAND = [sys.executable, "-c", "from baton.cli import main; main()"]
 
 
