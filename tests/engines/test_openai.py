@@ -329,5 +329,5 @@ def test_only_the_tokenizer_is_read_here(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes((Path(source) / name).read_bytes())
     config = ModelConfig.model_validate({"model": str(tmp_path), "engine": "openai", "server": "http://localhost:1"})
     engine = load_engine(config, tmp_path)
-    assert "parameters" not in engine.metrics()
+    assert engine.architecture is None
     assert engine.render([{"role": "user", "content": "2+2?"}])
