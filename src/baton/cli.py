@@ -490,6 +490,85 @@ async def _calibrate_arms(recipe: Any, work: Path, settings: Any, shard: tuple[i
             _show_points(points, wanted.out, console)
 
 
+@calibrate.command("reliability")
+def calibrate_reliability(
+    calibration: Annotated[Path, typer.Option(help="Label set on which scores are calibrated.")],
+    on: Annotated[
+        list[str] | None, typer.Option(help="NAME=FOLDER of a label set they are measured on; repeatable.")
+    ] = None,
+    pair: PairOption = "nano",
+    scorer: Annotated[
+        list[str] | None, typer.Option(help="One of the pair's scorers; repeatable; all if left out.")
+    ] = None,
+    harm: Annotated[
+        str, typer.Option(help="Limits on accepted harm that thresholds are found for.")
+    ] = "0.01,0.02,0.05",
+    misleading: Annotated[int, typer.Option(help="Nano problems that misleading steps are made from; 0: none.")] = 0,
+    temperature: Annotated[float, typer.Option(help="At which the labelled answers were sampled.")] = 0.6,
+    out: Annotated[Path, typer.Option(help="Where the figures go as JSON.")] = Path("reliability.json"),
+    work: Annotated[Path | None, typer.Option(help="Folder of the scores; a second call resumes.")] = None,
+    concurrency: Annotated[int, typer.Option(help="Steps scored at once.")] = 16,
+) -> None:
+    """Measure how far each score can be trusted as a gate: calibration, ranking, drift, harm, steps that mislead."""
+    with _input():
+        folders = _folders(on or [])
+        limits = _numbers("harm", harm)
+        asyncio.run(
+            _calibrate_reliability(
+                calibration, folders, pair, scorer, limits, misleading, temperature, out,
+                work or out.with_suffix(".work"), concurrency,
+            )
+        )  # fmt: skip
+
+
+async def _calibrate_reliability(
+    calibration: Path,
+    folders: dict[str, Path],
+    pair_path: str,
+    scorers: list[str] | None,
+    limits: list[float],
+    misleading: int,
+    temperature: float,
+    out: Path,
+    work: Path,
+    concurrency: int,
+) -> None:
+    from baton.calibrate import gates, rescoring
+    from baton.config import load_pair, pair_options
+    from baton.pair import Pair
+    from baton.records import write_json
+    from baton.training.labels import load_labels
+
+    config, base = load_pair(pair_path), _base(pair_path)
+    wanted = gates.Wanted(
+        load_labels(calibration), {name: load_labels(folder) for name, folder in folders.items()},
+        rescoring.scorers_of(config, scorers), limits, misleading,
+    )  # fmt: skip
+    options = _options(pair_options(config), temperature, None)
+    used = {name: config.scorers[name] for name in wanted.scorers}
+    loaded = Pair.load(config.model_copy(update={"scorers": used}), base)
+    console = Console(highlight=False)
+    try:
+        with _bars(console) as report:
+            found = await gates.measure(loaded, config, base, wanted, options, work, concurrency, report)
+    finally:
+        await loaded.close()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_json(out, found)
+    gates.show(found, console)
+    console.print(f"-> {out}", soft_wrap=True)
+
+
+def _folders(items: list[str]) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for item in items:
+        name, equals, folder = item.partition("=")
+        if not equals or name == "calibration" or name in found:
+            raise ValueError(f"--on: {item!r} cannot be used; write NAME=FOLDER, each name once, none calibration")
+        found[name] = Path(folder)
+    return found
+
+
 def _numbers(name: str, text: str | None) -> list[float]:
     try:
         return [float(part) for part in (text or "").split(",") if part.strip()]

@@ -225,3 +225,16 @@ def test_the_interval_over_seeds_covers_when_seeds_differ():
         narrow += abs(by_question.mean()) <= 2 * by_question.std(ddof=1) / np.sqrt(60)
     assert 0.91 <= hits / 300 <= 0.985
     assert narrow / 300 < 0.9
+
+
+def test_the_interval_of_a_clustered_mean_covers_whatever_the_sizes_of_clusters():
+    rng = np.random.default_rng(11)
+    hits = 0
+    for _ in range(400):
+        sizes = rng.integers(1, 8, size=60)
+        chances = rng.beta(2, 2, size=60)
+        clusters = np.repeat(np.arange(60), sizes)
+        low, high = statistics.clustered_interval(rng.uniform(size=len(clusters)) < chances[clusters], clusters)
+        hits += low <= 0.5 <= high
+    assert 0.92 <= hits / 400 <= 0.98
+    assert statistics.clustered_interval([1.0, 1.0], ["a", "a"]) is None

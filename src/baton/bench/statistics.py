@@ -42,9 +42,32 @@ def mean_interval(values: npt.ArrayLike) -> Interval | None:
     effective = n * samples if p not in (0.0, 1.0) else n
     if variance > 0:
         effective = min(effective, p * (1 - p) / variance)
+    return _wilson(p, effective)
+
+
+def clustered_interval(values: npt.ArrayLike, clusters: npt.ArrayLike) -> Interval | None:
+    """Interval of the mean of values in [0, 1], `[n]`, whose clusters (`[n]` names, of any size) are independent.
+
+    Wilson's at the effective number of values, as `mean_interval`. None below two clusters.
+    """
+    array = np.asarray(values, float)
+    _, index = np.unique(np.asarray(clusters), return_inverse=True)
+    if not len(array) or index.max() == 0:
+        return None
+    sizes = np.bincount(index)
+    n, count, p = len(array), len(sizes), float(array.mean())
+    residuals = np.bincount(index, array) - p * sizes
+    variance = float(residuals @ residuals) / n**2 * count / (count - 1)
+    effective = float(n if p not in (0.0, 1.0) else count)
+    if variance > 0:
+        effective = min(effective, p * (1 - p) / variance)
+    return _wilson(p, effective)
+
+
+def _wilson(p: float, n: float) -> Interval:
     z = float(stats.norm.ppf((1 + CONFIDENCE) / 2))
-    centre = (p + z * z / 2 / effective) / (1 + z * z / effective)
-    half = z / (1 + z * z / effective) * math.sqrt(p * (1 - p) / effective + z * z / 4 / effective**2)
+    centre = (p + z * z / 2 / n) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / 4 / n**2)
     return max(0.0, centre - half), min(1.0, centre + half)
 
 

@@ -300,7 +300,7 @@ def _judge(
 ) -> Judged:
     operations = problem.operations
     at = 0 if turns > 1 else rng.randrange(len(operations))
-    steps = [_step_for(o, operations[:i], rng) for i, o in enumerate(operations[:at])]
+    steps = [step_for(o, operations[:i], rng) for i, o in enumerate(operations[:at])]
     judged = []
     for index in range(at, min(len(operations), at + turns)):
         texts, verdict = candidate(problem, index, rng)
@@ -319,25 +319,25 @@ def _scored(problem: Problem, at: int, rng: random.Random) -> tuple[tuple[str, .
     kinds = ("right", "repeated", "restated", "result", "number", "operation")
     kind = rng.choices(kinds, (45, 7 if before else 0, 6, 27, 8, 7))[0]
     if kind == "right":
-        return (_step_for(operation, before, rng),), "9"
+        return (step_for(operation, before, rng),), "9"
     if kind == "repeated":
         old = rng.randrange(len(before))
-        return (_step_for(before[old], before[:old], rng),), "5"
+        return (step_for(before[old], before[:old], rng),), "5"
     if kind == "restated":
         _, sentence = _carry_out(operation, before, None, rng)
         wrong = f"So, {operation.what} is {misread(operation, rng)} {operation.unit}."
         return ("".join(piece.text for piece in sentence) + " " + wrong,), "3"
     if kind == "result":
-        return (_step_for(_with_result(operation, misread(operation, rng)), before, rng),), "1"
+        return (step_for(with_result(operation, misread(operation, rng)), before, rng),), "1"
     if kind == "number":
-        return (_step_for(_wrong_number(operation, rng), before, rng),), "1"
-    return (_step_for(_wrong_operation(operation, rng), before, rng),), "0"
+        return (step_for(_wrong_number(operation, rng), before, rng),), "1"
+    return (step_for(wrong_operation(operation, rng), before, rng),), "0"
 
 
 def _paired(problem: Problem, at: int, rng: random.Random) -> tuple[tuple[str, ...], str]:
     """Two candidates for a step: one operation in two wordings, or another result, number, operation or step."""
     operation, before = problem.operations[at], problem.operations[:at]
-    first = operation if rng.random() < 0.8 else _with_result(operation, misread(operation, rng))
+    first = operation if rng.random() < 0.8 else with_result(operation, misread(operation, rng))
     second = first
     if rng.random() < 0.5:
         kind = rng.choices(("result", "number", "operation", "other"), (55, 15, 15, 15))[0]
@@ -346,22 +346,23 @@ def _paired(problem: Problem, at: int, rng: random.Random) -> tuple[tuple[str, .
         elif kind == "number":
             second = _wrong_number(operation, rng)
         elif kind == "operation":
-            second = _wrong_operation(operation, rng)
+            second = wrong_operation(operation, rng)
         else:
-            second = _with_result(first, misread(first, rng))
+            second = with_result(first, misread(first, rng))
     same = (second.expression, second.result) == (first.expression, first.result)
-    texts = [_step_for(first, before, rng), _step_for(second, before, rng)]
+    texts = [step_for(first, before, rng), step_for(second, before, rng)]
     rng.shuffle(texts)
     return tuple(texts), "same" if same else "different"
 
 
-def _step_for(operation: Operation, before: Sequence[Operation], rng: random.Random) -> str:
+def step_for(operation: Operation, before: Sequence[Operation], rng: random.Random) -> str:
+    """A step that carries out `operation`, which follows `before`, as a right trace words it."""
     form, sentence = _carry_out(operation, before, None, rng)
     restated = _restate(operation, operation.result, form, rng)
     return "".join(piece.text for piece in sentence) + (" " + restated if restated else "")
 
 
-def _wrong_operation(operation: Operation, rng: random.Random) -> Operation:
+def wrong_operation(operation: Operation, rng: random.Random) -> Operation:
     """The same numbers under another operation, worked out rightly."""
     a, b = float(operation.left), float(operation.right)
     results = {"+": a + b, "-": a - b, "*": a * b}
@@ -371,7 +372,7 @@ def _wrong_operation(operation: Operation, rng: random.Random) -> Operation:
 
 def _wrong_number(operation: Operation, rng: random.Random) -> Operation:
     """The right operation on a number that stands nowhere, worked out rightly."""
-    right = misread(_with_result(operation, operation.right), rng)
+    right = misread(with_result(operation, operation.right), rng)
     if operation.symbol == "/":
         left = float(operation.left) + float(operation.right) * rng.randint(1, 5)
         return _rebuilt(operation, number(left), "/", operation.right)
@@ -386,5 +387,6 @@ def _rebuilt(operation: Operation, left: str, symbol: str, right: str) -> Operat
     return Operation(left, symbol, right, number(result), operation.what, operation.unit)
 
 
-def _with_result(operation: Operation, result: str) -> Operation:
+def with_result(operation: Operation, result: str) -> Operation:
+    """The same operation with another result written behind it."""
     return Operation(operation.left, operation.symbol, operation.right, result, operation.what, operation.unit)

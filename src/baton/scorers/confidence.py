@@ -53,15 +53,14 @@ class Confidence(Scorer):
             return Score(0.0 if self.statistic == "margin" else NONE_AT_ALL, reason="no tokens")
         read = self._read(request) if request.role == self.role else None
         if read is not None:
-            return Score(self._of(read), reason="read while it was written")
+            return Score(_of(read, self.statistic), reason="read while it was written")
         if request.place is None:
             raise EngineError(
                 f"scorer {self.name!r}: the step stands in no answer, so {self.role}'s model cannot be run on it; "
                 "score segments of a generation"
             )
         seen, usage = await request.place.logprob(self.role)
-        values = [_value(token, self.statistic) for token in seen]
-        return Score(self._of(values), tokens=cost(usage), cached=usage.cached)
+        return Score(statistic_of(seen, self.statistic), tokens=cost(usage), cached=usage.cached)
 
     def _read(self, request: ScoreRequest) -> list[float] | None:
         """The numbers that were read while the step was written, one a token; None if they were not."""
@@ -76,12 +75,14 @@ class Confidence(Scorer):
         known = [value for value in found if value is not None]
         return known if len(known) == len(found) else None
 
-    def _of(self, values: Sequence[float]) -> float:
-        if self.statistic == "min":
-            return min(values)
-        mean = math.fsum(values) / len(values)
-        return -mean if self.statistic == "entropy" else mean
+
+def statistic_of(seen: Sequence[TokenScore], statistic: Statistic) -> float:
+    """The confidence in a step's tokens, as a model saw them; `seen` has one token or more."""
+    return _of([{"entropy": t.entropy, "margin": t.margin}.get(statistic, t.logprob) for t in seen], statistic)
 
 
-def _value(token: TokenScore, statistic: Statistic) -> float:
-    return {"entropy": token.entropy, "margin": token.margin}.get(statistic, token.logprob)
+def _of(values: Sequence[float], statistic: Statistic) -> float:
+    if statistic == "min":
+        return min(values)
+    mean = math.fsum(values) / len(values)
+    return -mean if statistic == "entropy" else mean
