@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+from baton.engines.grounding import Watch
 from baton.engines.kv import Cache, Geometry
 
 NAME = "baton_packed"
@@ -71,8 +72,12 @@ class Step:
     `ids` and `positions` are packed, and padded to at least four tokens whose keys and values go nowhere.
     """
 
-    def __init__(self, rows: Sequence[tuple[Cache, Sequence[int]]], geometry: Geometry, extents: Extents, edge: Tensor):
+    def __init__(
+        self, rows: Sequence[tuple[Cache, Sequence[int]]], geometry: Geometry, extents: Extents, edge: Tensor,
+        watches: Sequence[Watch | None] = (),
+    ):  # fmt: skip
         self.geometry = geometry
+        self._watches = [(n, watch, len(rows[n][0])) for n, watch in enumerate(watches) if watch is not None]
         self.singles = sum(len(ids) == 1 for _, ids in rows)
         self.sizes = [len(ids) for _, ids in rows]
         self.ids: list[int] = []
@@ -115,6 +120,8 @@ class Step:
         parts = new.split([*self.sizes, self.padding], dim=2) if len(self.sizes) > 1 or self.padding else (new,)
         for slots, part in zip(self._slots, parts, strict=False):
             slots[layer].copy_(part)
+        for watched in self._watches:
+            self._show(*watched, layer, query, scale)
         out: list[Tensor] = []
         singles = self.singles
         if singles:
@@ -146,6 +153,19 @@ class Step:
         if self.padding:
             out.append(query[0, :, start:].transpose(0, 1))
         return (torch.cat(out) if len(out) > 1 else out[0])[None]
+
+    def _show(self, n: int, watch: Watch, first: int, layer: int, query: Tensor, scale: float | None) -> None:
+        """Computes the weights that fused attention keeps to itself, for the new tokens of row `n`."""
+        if layer not in watch.layers:
+            return
+        heads, width = query.shape[1], query.shape[3]
+        count, start = self.sizes[n], sum(self.sizes[:n])
+        keys = self._views[n][0][layer][:, : first + count]
+        q = query[0, :, start : start + count].reshape(len(keys), heads // len(keys), count, width)
+        scores = torch.einsum("kgqw,klw->kgql", q.float(), keys.float()) * (width**-0.5 if scale is None else scale)
+        ahead = torch.ones(count, first + count, dtype=torch.bool, device=q.device).triu(first + 1)
+        weights = scores.masked_fill(ahead, float("-inf")).softmax(-1)
+        watch.saw(layer, first, weights.mean((0, 1)))
 
 
 def attention(

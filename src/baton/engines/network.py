@@ -10,15 +10,18 @@ import torch
 from torch import Tensor
 
 from baton.engines.attention import BLOCK, FOUR, Extents, Step
+from baton.engines.grounding import Watch
 from baton.engines.kv import Cache, Geometry
 
 
 class Part(NamedTuple):
-    """What one sequence adds to a forward: its next tokens, and for how many of the last of them logits are needed."""
+    """What one sequence adds to a forward: its next tokens, for how many of the last of them logits are needed, and who
+    wants to see what they attend to."""
 
     cache: Cache
     ids: list[int]
     needed: int
+    watch: Watch | None = None
 
 
 class Network:
@@ -52,7 +55,10 @@ class Network:
 
         Returns logits `[needed, vocabulary]` and states `[needed, width]`, in the order of the parts.
         """
-        step = Step([(part.cache, part.ids) for part in parts], self.geometry, self.extents, self._edge)
+        step = Step(
+            [(part.cache, part.ids) for part in parts], self.geometry, self.extents, self._edge,
+            [part.watch for part in parts],
+        )  # fmt: skip
         device = self.geometry.device
         keep: Tensor | int = 0
         if step.singles < len(parts) or any(not part.needed for part in parts):

@@ -35,7 +35,7 @@ from baton.engines.chat import render, vocabulary_of
 from baton.engines.kv import Geometry
 from baton.engines.network import Network
 from baton.engines.speculation import DraftModel, Lookup, Proposer, Speculator
-from baton.engines.worker import Fill, Place, Row, Sample, Score, Worker
+from baton.engines.worker import Fill, Ground, Place, Row, Sample, Score, Worker
 from baton.flops import architecture
 from baton.vocabulary import Vocabulary
 
@@ -226,6 +226,17 @@ class TransformersSession(Session):
         row = self._start(Score(self._place, prefix, ids, temperature))
         try:
             result: tuple[list[TokenScore], Usage] = await row.result()
+            return result
+        finally:
+            row.cancel()
+
+    async def grounding(self, prefix: Prefix, ids: Sequence[int]) -> tuple[list[float], Usage]:
+        """As `Session.grounding`; `Usage.sampled` counts the ids, which are computed again."""
+        if not ids:
+            return [], Usage(prompt=len(prefix))
+        row = self._start(Ground(self._place, prefix, ids, self._worker.geometry.layers))
+        try:
+            result: tuple[list[float], Usage] = await row.result()
             return result
         finally:
             row.cancel()

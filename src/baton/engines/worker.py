@@ -22,6 +22,7 @@ from torch import Tensor
 
 from baton.engines import sampling
 from baton.engines.base import Call, Chunk, EngineError, Prefix, TokenScore, Usage
+from baton.engines.grounding import Watch
 from baton.engines.kv import Cache, Pool
 from baton.engines.network import Network, Part
 from baton.engines.speculation import Speculator, verified
@@ -60,6 +61,8 @@ class Row(ABC):
     """One call: what it computes next, and where its results go. Made in the event loop, then owned by the worker."""
 
     background = False
+    watch: Watch | None = None
+    """What is to see the attention of its tokens."""
 
     def __init__(self, place: Place, prefix: Prefix):
         self.place, self.prefix = place, prefix
@@ -96,6 +99,10 @@ class Row(ABC):
         """No token is pushed into the call's matcher once this returns."""
         with self.guard:
             self.cancelled = True
+
+    def outcome(self) -> Any:
+        """What is delivered when nothing is left to compute, if that is not said token by token."""
+        return None
 
     async def result(self) -> Any:
         """The next thing the worker delivered.
@@ -251,6 +258,28 @@ class Score(Row):
         return Usage(prompt=len(self.prefix), cached=self.cached or 0, sampled=len(self.ids))
 
 
+class Ground(Row):
+    """Computes given ids after a prefix again, to see how much of their attention the prefix has."""
+
+    def __init__(self, place: Place, prefix: Prefix, ids: Sequence[int], layers: int):
+        super().__init__(place, prefix)
+        self.count = len(ids)
+        self.sought_prefix = prefix.extend(ids)
+        self.watch: Watch = Watch(len(prefix), layers)
+
+    @property
+    def sought(self) -> Prefix:
+        return self.sought_prefix
+
+    @property
+    def reusable(self) -> int:
+        return len(self.prefix)
+
+    def outcome(self) -> tuple[list[float], Usage]:
+        usage = Usage(prompt=len(self.prefix), cached=self.cached or 0, sampled=self.count)
+        return self.watch.shares(), usage
+
+
 class Fill(Row):
     """Computes the cache of a prefix, for whoever goes on."""
 
@@ -381,7 +410,7 @@ class Worker(threading.Thread):
         if self.speculator is not None:
             self._speculate(self.speculator, chosen)
         chosen.sort(key=lambda choice: len(choice[0].next(choice[1])) > 1)
-        parts = [Part(row.cache, row.next(count), row.logits_of(count)) for row, count in chosen]
+        parts = [Part(row.cache, row.next(count), row.logits_of(count), row.watch) for row, count in chosen]
         try:
             logits, states = self.network.forward(parts)
         except Exception as error:
@@ -394,7 +423,7 @@ class Worker(threading.Thread):
         samples: list[Sample] = []
         where: list[int] = []
         start = 0
-        for (row, count), (_, _, needed) in zip(chosen, parts, strict=True):
+        for (row, count), (_, _, needed, _) in zip(chosen, parts, strict=True):
             del row.pending[:count]
             if isinstance(row, Sample):
                 if needed:
@@ -403,7 +432,7 @@ class Worker(threading.Thread):
             elif isinstance(row, Score):
                 self._score(row, logits[start : start + needed])
             elif not row.pending:
-                self._end(row)
+                self._end(row, row.outcome())
             start += needed
         if samples:
             self._sample(samples, where, logits, states)

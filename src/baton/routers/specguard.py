@@ -26,9 +26,10 @@ class SpecGuard:
     of 0.7. The paper has no public code: this follows its description.
 
     Fixed: the paper leaves open what the two signals are normalised by; here the log-probability goes linearly from
-    `floor` (0) to 0 nats (1), and attention is a share already. The paper's weight of the attention is 0.7; attention
-    maps are not available in fast attention kernels, so it is 0 unless set, and the log-probability then has all the
-    weight. An engine without attention maps refuses another weight by name.
+    `floor` (0) to 0 nats (1), and attention is a share already. The paper's weight of the attention is 0.7; fast
+    attention kernels do not give their maps, and computing them takes a second pass over the step, so it is 0 unless
+    set, and the log-probability then has all the weight. The engine `transformers` gives them (rolled out over the last
+    three layers); one that does not refuses another weight by name.
 
     Use it when: there is no reward model. The log-probability half costs one pass of the draft over its own step.
     """
