@@ -876,6 +876,29 @@ app.command("plan")(_input()(plan_command))
 
 
 @app.command()
+def power(
+    questions: Annotated[int, typer.Option(help="Questions of the comparison.")] = 500,
+    samples: Annotated[int, typer.Option(help="Answers to each question.")] = 1,
+    accuracy: Annotated[float, typer.Option(help="The target's, as expected.")] = 0.8,
+    discordance: Annotated[
+        float | None,
+        typer.Option(help="Part of questions on which one answer of each arm differ in correctness; else independent."),
+    ] = None,
+    chance: Annotated[
+        float,
+        typer.Option(help="Part of that which another sample may turn: 0 for arms that differ on the same questions."),
+    ] = 0.0,
+    arms: Annotated[int, typer.Option(help="Arms that are compared with the target.")] = 1,
+    margin: Annotated[float, typer.Option(help="Difference within which arms count as equivalent.")] = 0.02,
+) -> None:
+    """How small a difference in accuracy a comparison of this size finds, and how many questions others need."""
+    from baton.bench.power import Design, describe
+
+    with _input():
+        print(describe(Design(questions, samples, accuracy, discordance, chance, arms), margin))
+
+
+@app.command()
 def up(
     pair: Annotated[str, typer.Argument(help="Path of a pair.yaml some of whose models have engine vllm.")],
     host: Annotated[str, typer.Option(help="Address that the servers listen at.")] = "127.0.0.1",

@@ -65,7 +65,7 @@ def test_an_arm_has_the_keys_of_the_contract_in_its_order_and_null_where_nothing
     arm = results([DRAFT], [answer("draft")])["arms"][0]
     assert [k for k in arm if k in CONTRACT] == CONTRACT
     assert set(arm) - set(CONTRACT) == {
-        "label", "grader_timeouts", "control", "equivalence_p", "minimum_detectable_delta", "seeds",
+        "label", "grader_timeouts", "control", "equivalence_p", "minimum_detectable_difference", "seeds",
         "win_rate_length_controlled",
         "ttfat_s", "step_s", "switch_s", "gpu_seconds",
     }  # fmt: skip
@@ -360,7 +360,7 @@ def test_equal_arms_are_equivalent_within_the_margin_where_there_are_questions_e
     few, many = (by_label(results([TARGET, DRAFT], traces(n)))["draft"] for n in (40, 400))
     assert few["equivalence_p"] > 0.05 > many["equivalence_p"]
     assert many["mcnemar_p"] == 1
-    assert 0 < many["minimum_detectable_delta"] < few["minimum_detectable_delta"]
+    assert 0 < many["minimum_detectable_difference"] < few["minimum_detectable_difference"]
 
 
 def test_seeds_are_told_apart_from_samples():

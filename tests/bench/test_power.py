@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from baton.bench import power, statistics
 from baton.bench.power import Design
+from baton.cli import app
 
 
 @pytest.mark.parametrize(("questions", "samples", "delta"), [(300, 1, 0.05), (150, 4, 0.05), (500, 1, 0.03)])
@@ -71,3 +73,14 @@ def test_a_design_that_cannot_be_is_refused_by_field(wrong, field):
 def test_what_cannot_be_found_has_no_number_of_questions():
     assert Design(questions=100, accuracy=0.99, discordance=0.01).needed(0.2) is None
     assert power.detectable(1.0, 2) is None
+
+
+def test_the_command_tells_what_a_size_finds_and_refuses_what_cannot_be():
+    asked = ["power", "--questions", "500", "--samples", "4", "--accuracy", ".8", "--discordance", ".1"]
+    told = CliRunner().invoke(app, asked)
+    assert told.exit_code == 0
+    assert f"differences from {100 * Design(500, 4, 0.8, 0.1).detectable():.1f} points on" in told.stdout
+    assert "5 points: power  94%, 312 questions for 80%" in told.stdout
+    refused = CliRunner().invoke(app, [*asked, "--accuracy", ".99"])
+    assert refused.exit_code == 2
+    assert "discordance: 0.1 cannot be" in refused.stderr

@@ -298,7 +298,11 @@ class Run:
     margin: float = 0.02
     """Accuracy within which two arms are equivalent."""
 
+    _left: dict[str, frozenset[str]] = field(default_factory=dict, init=False)
+    """What `left` found, until a record is added."""
+
     def add(self, r: Record) -> None:
+        self._left.clear()
         name, arm, question, sample = r.key
         if question in self.questions.get(name, ()):
             self.records.setdefault((name, arm), {})[question, sample] = r
@@ -315,19 +319,22 @@ class Run:
         have = self.answers(name, arm)
         return sum(k not in have for k in self.expected(name))
 
-    def left(self, name: str) -> set[str]:
+    def left(self, name: str) -> frozenset[str]:
         """Questions of a pass that leave all arms: failed, or undecided by the grader, in one of them.
 
         A latency counts however the grader fared.
         """
-        gone = set()
+        if name not in self._left:
+            self._left[name] = frozenset(self._gone(name))
+        return self._left[name]
+
+    def _gone(self, name: str) -> Iterator[str]:
         for arm in self.arms:
             have = self.answers(name, arm)
             for k in self.expected(name):
                 r = have.get(k)
                 if r is None or (name == QUALITY and r.grade is Grade.TIMEOUT):
-                    gone.add(k[0])
-        return gone
+                    yield k[0]
 
     def scored(self, name: str, arm: Arm) -> list[Record]:
         """Answers that count, in the order of the questions: the same ones in every arm."""
@@ -463,7 +470,7 @@ def _accuracy(run: Run, answers: list[Record], baseline: list[Record] | None) ->
     out: dict[str, Any] = dict.fromkeys(
         (
             "accuracy", "accuracy_ci", "accuracy_delta", "accuracy_delta_ci", "mcnemar_p", "equivalence_p",
-            "minimum_detectable_delta", "seeds", "by_level", "win_rate_length_controlled",
+            "minimum_detectable_difference", "seeds", "by_level", "win_rate_length_controlled",
         )
     )  # fmt: skip
     if not answers:
@@ -477,7 +484,7 @@ def _accuracy(run: Run, answers: list[Record], baseline: list[Record] | None) ->
         out["accuracy_delta_ci"] = _listed(difference.interval())
         out["mcnemar_p"] = statistics.mcnemar(_correct(run, answers), _correct(run, baseline or []))
         out["equivalence_p"] = difference.equivalence_p(run.margin)
-        out["minimum_detectable_delta"] = power.detectable(difference.second_moment, difference.questions)
+        out["minimum_detectable_difference"] = power.detectable(difference.second_moment, difference.questions)
     out["seeds"] = _seeds(run, correct, reference)
     levels: dict[str, list[Record]] = defaultdict(list)
     for r in answers:

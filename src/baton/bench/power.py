@@ -88,6 +88,27 @@ class Design:
         return max(0.0, 2 * float(stats.norm.cdf(margin / error - _normal(self.alpha))) - 1)
 
 
+DIFFERENCES = (0.01, 0.02, 0.03, 0.05, 0.1)
+
+
+def describe(design: Design, margin: float) -> str:
+    """What `baton power` prints."""
+    lines = [f"{design.questions} questions, {design.samples} sample{'s' * (design.samples > 1)} each, {design.arms} "
+             f"arm{'s' * (design.arms > 1)} against a target at {design.accuracy:.1%}"]  # fmt: skip
+    least = design.detectable()
+    found = "no difference" if least is None else f"differences from {100 * least:.1f} points on"
+    lines.append(f"finds {found} with {POWER:.0%} power (McNemar, two-sided, {ALPHA:.0%} over all arms by Holm)")
+    for delta in DIFFERENCES:
+        needed = design.needed(delta)
+        enough = "no number of questions is enough" if needed is None else f"{needed:,} questions for {POWER:.0%}"
+        lines.append(f"{100 * delta:4.0f} points: power {design.power(delta):4.0%}, {enough}")
+    lines.append(
+        f"equal arms are shown to be equivalent within {100 * margin:g} points {design.equivalence_power(margin):.0%} "
+        "of the time"
+    )
+    return "\n".join(lines)
+
+
 def power(delta: float, second_moment: float, questions: int, alpha: float = ALPHA) -> float:
     """Probability that a difference of `delta` is found by a two-sided test at `alpha`."""
     second = max(second_moment, abs(delta))

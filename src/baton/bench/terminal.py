@@ -1,4 +1,4 @@
-"""What a comparison shows: progress while it runs, then a table and one sentence."""
+"""What a comparison shows: progress while it runs, then the answer in words, and tables."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from typing import Any
 from rich import box, progress
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from baton.bench.grading import Grade
+from baton.bench.verdict import verdict
 
 SECONDS_BETWEEN_REFRESHES = 0.5
 SECONDS_BETWEEN_LINES = 5.0
 PLAIN_WIDTH = 160
-BASELINES = ("target", "draft", "random")
+HEADINGS = {"saves": "It saves.", "costs": "It costs.", "sure": "How sure.", "mind": "Mind."}
 RATE_SECONDS = 60
 """Over which the rate is taken."""
 
@@ -102,15 +104,25 @@ class Progress:
 
 
 def report(results: Mapping[str, Any], console: Console) -> None:
-    """Prints the table and the sentence."""
+    """Prints the answer (which router, what it saves, what it costs, how sure that is), then the tables."""
     if not console.is_terminal:
         # A file or a pipe has no width that the table should be squeezed into.
         console.width = PLAIN_WIDTH
+    for line in answer(results):
+        console.print(line, highlight=False)
+    console.print()
     console.print(table(results))
     if results["load"]["points"]:
         console.print(load_table(results))
-    if summary := sentence(results):
-        console.print(summary, highlight=False)
+
+
+def answer(results: Mapping[str, Any]) -> list[Text]:
+    """The verdict, a paragraph for each of its sides."""
+    found = verdict(results)
+    sides = [(heading, getattr(found, name)) for name, heading in HEADINGS.items()]
+    return [Text(found.headline, style="bold")] + [
+        Text.assemble((f"{heading}  ", "bold"), " ".join(sentences)) for heading, sentences in sides if sentences
+    ]
 
 
 def table(results: Mapping[str, Any]) -> Table:
@@ -118,10 +130,11 @@ def table(results: Mapping[str, Any]) -> Table:
     title = f"{results['pair']} on {results['task']} ({results['split']})"
     out = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     for name in (
-        "router", "n", "accuracy", "Δ vs target", "target\nshare", "P50 s", "speed-up\nof P50s",
-        "mean of paired\nspeed-ups", "switches", "discarded\ntokens",
+        "router", "n", "accuracy", "Δ vs target", "target\nshare", "P50 s", "P99 s", "speed-up\nof P50s",
+        "mean of paired\nspeed-ups", "FLOPs\nvs target", "switches", "discarded\ntokens",
     ):  # fmt: skip
         out.add_column(name, justify="left" if name == "router" else "right")
+    spent = next((a["flops"] for a in results["arms"] if a["router"] == "target"), None)
     for arm in results["arms"]:
         out.add_row(
             arm["label"],
@@ -130,8 +143,10 @@ def table(results: Mapping[str, Any]) -> Table:
             _points(arm["accuracy_delta"], arm["accuracy_delta_ci"]),
             _percent(arm["target_share"]),
             _number(arm["latency_s"]["p50"], 3),
+            _number(arm["latency_s"]["p99"], 3),
             _times(arm["speedup"]["p50"]),
             _times(arm["speedup"]["mean"]) + _range(arm["speedup"]["ci"]),
+            _percent(arm["flops"] / spent if spent and arm["flops"] is not None else None),
             _number(arm["switches"], 1),
             _number(arm["tokens"]["discarded"], 1),
         )
@@ -163,32 +178,6 @@ def load_table(results: Mapping[str, Any]) -> Table:
                 str(cell["timeouts"]),
                 remark,
             )
-    return out
-
-
-def sentence(results: Mapping[str, Any]) -> str:
-    """What relaying cost and saved, for somebody who has seen no table like this one."""
-    arms = results["arms"]
-    target = next((a for a in arms if a["router"] == "target"), None)
-    relay = next((a for a in arms if a["router"] not in BASELINES), None)
-    if target is None or relay is None or relay["accuracy"] is None or relay["target_share"] is None:
-        return ""
-    share, ours, theirs = relay["target_share"] * 100, _percent(relay["accuracy"]), _percent(target["accuracy"])
-    out = (
-        f"With {relay['label']} the target wrote {share:.0f} % of the tokens and the draft the rest: "
-        f"{ours} of the answers were right, where the target alone had {theirs}"
-    )
-    if relay["accuracy_delta_ci"] is not None:
-        low, high = relay["accuracy_delta_ci"]
-        out += f" (difference between {low * 100:+.1f} and {high * 100:+.1f} points, 95 % interval)"
-    if (ratio := relay["speedup"]["mean"]) is not None:
-        ours, theirs = (f"{a['latency_s']['p50']:.2f} s" for a in (relay, target))
-        out += f", and half of the answers took at most {ours} instead of {theirs}; question by question"
-        out += f" it was {ratio:.2f} times as fast{_range(relay['speedup']['ci'])}"
-    out += "."
-    if (control := relay["control"]) and control["accuracy_delta_ci"] is not None:
-        low, high = (100 * x for x in control["accuracy_delta_ci"])
-        out += f" It is right {low:.1f} to {high:.1f} points more often than {control['label']} at the same share."
     return out
 
 

@@ -165,6 +165,11 @@ def _sure(results: Mapping[str, Any], arm: Arm, kept: Sequence[Arm]) -> list[str
         over = f", corrected for {tests} arms," if tests > 1 else ""
         told = "tells it apart from the target" if p < 0.05 else "does not tell it apart from the target"
         out.append(f"McNemar's test{over} {told} (p = {p_value(p)}).")
+    if (p := get(arm, "equivalence_p")) is not None:
+        told = "are shown to be" if p < 0.05 else "are not shown to be"
+        out.append(
+            f"The two {told} equivalent within {_points(results.get('margin') or MARGIN)} points (p = {p_value(p)})."
+        )
     if (least := get(arm, "minimum_detectable_difference")) is not None:
         out.append(f"A run of this size finds differences from {_points(least)} points on.")
     control, interval = get(arm, "control"), get(arm, "control", "accuracy_delta_ci")
