@@ -62,7 +62,8 @@ def test_the_answer_comes_first_and_then_what_it_saves_costs_and_how_sure_it_is(
     starts = [n for n, line in enumerate(lines) if line.startswith(("It saves.", "It costs.", "How sure."))]
     table = next(n for n, s in enumerate(lines) if "nano on nano (test)" in s)
     assert len(starts) == 3
-    assert starts[0] > 0 and starts[2] < table
+    assert starts[0] > 0
+    assert starts[2] < table
     said = " ".join(" ".join(lines[:table]).split())
     assert "95.0 % of its answers are right, 96.0 % of the target's" in said
     assert "equivalent within 2 points" in said
