@@ -198,11 +198,17 @@ async def test_a_judge_that_says_neither_leaves_the_answer_undecided(unread):
     assert graded == Graded(Grade.TIMEOUT, reason="no verdict: 'hm'")
 
 
-@pytest.mark.parametrize("answer", ["24.5", r"\$18.90", "$x=5$", r"the \boxed{7}", r"\left( 3, \frac{\pi}{2} \right)"])
-async def test_gold_answers_are_graded_correct_as_they_stand_and_in_another_wrapping(grader, answer):
-    assert (await grader.grade(question(answer), gold_text(question(answer)))).grade is Grade.CORRECT
-    other = answer if boxed(answer) == answer else f"Then it is ${answer}$."
-    assert (await grader.grade(question(answer), other)).grade is Grade.CORRECT
+@pytest.mark.parametrize(
+    ("kind", "answer"),
+    [
+        ("math", "24.5"), ("math", r"\$18.90"), ("math", "$x=5$"), ("math", r"the \boxed{7}"), ("math", "1, 2"),
+        ("math", r"\left( 3, \frac{\pi}{2} \right)"), ("choice", "C"),
+    ],
+)  # fmt: skip
+async def test_gold_answers_are_graded_correct(grader, kind, answer):
+    asked = question(answer, kind)
+    assert (await grader.grade(asked, gold_text(asked))).grade is Grade.CORRECT
+    assert (await grader.grade(asked, boxed(answer))).grade is Grade.CORRECT
 
 
 def test_every_grader_is_described():

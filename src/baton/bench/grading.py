@@ -145,7 +145,11 @@ def gold_text(question: Question) -> str:
     """An answer text that holds the gold answer and nothing else, for checks of a task."""
     if question.grader == "code":
         return f"```python\n{question.answer}\n```"
-    return question.answer if question.grader in {"judge", "reward"} else boxed(question.answer)
+    if question.grader in {"judge", "reward"}:
+        return question.answer
+    marked = boxed(question.answer)
+    # In other marks than those in which the gold answer is compared, so that math-verify has to read it.
+    return f"The answer is ${question.answer}$." if question.grader == "math" and marked != question.answer else marked
 
 
 def boxed(gold: str) -> str:
