@@ -18,7 +18,7 @@ import math
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 import virtual_clock
 from baton.bench import metrics, statistics
+from baton.bench.grading import Grade
 from baton.bench.load import Sent, open_loop, poisson
 from baton.bench.metrics import LATENCY, QUALITY, Arm, Run
 from baton.bench.runner import compare
@@ -126,17 +127,20 @@ def _results(setting: Setting, rng: np.random.Generator) -> dict[str, Any]:
         seconds = median * np.exp(half * long + half * rng.standard_normal(setting.questions))
         for n, question in enumerate(ids):
             for sample in range(setting.samples):
-                run.add(metrics.record(_trace(QUALITY, arm.label, question, sample, bool(correct[n, sample]), 1.0)))
-            run.add(metrics.record(_trace(LATENCY, arm.label, question, 0, True, float(seconds[n]))))
+                grade = Grade.CORRECT if correct[n, sample] else Grade.WRONG
+                run.add(replace(_RECORD, key=(QUALITY, arm.label, question, sample), grade=grade))
+            run.add(replace(_RECORD, key=(LATENCY, arm.label, question, 0), seconds=float(seconds[n])))
     return metrics.results(run, {"load": {}})
 
 
-def _trace(name: str, arm: str, question: str, sample: int, correct: bool, seconds: float) -> Trace:
+def _record() -> metrics.Record:
+    """Of an answer of two tokens."""
     segment = Segment(1, 0, 0, Role.TARGET, Kind.WRITE, ids=[1, 2], kept=True, kept_tokens=2, sampled=2)
-    return Trace(
-        question=question, sample=sample, segments=[segment], finish="end_of_text", seconds=seconds,
-        first_token=seconds / 10, extra={"pass": name, "arm": arm, "grade": "correct" if correct else "wrong"},
-    )  # fmt: skip
+    extra = {"pass": QUALITY, "arm": "", "grade": Grade.CORRECT.value}
+    return metrics.record(Trace(segments=[segment], finish="end_of_text", seconds=1.0, first_token=0.1, extra=extra))
+
+
+_RECORD = _record()
 
 
 def _shown(arm: dict[str, Any]) -> dict[str, tuple[float, list[float] | None]]:
@@ -206,31 +210,37 @@ def comparison(folder: Path, run: int, questions: int) -> dict[str, Any]:
     return found
 
 
-def comparisons(runs: int, questions: int) -> dict[str, Any]:
-    """Means over whole comparisons beside the truth, and how often the intervals held it."""
-    truth: dict[str, float] = {}
+def truth() -> dict[str, float]:
+    """What whole comparisons should find."""
+    out: dict[str, float] = {}
     for role, token_s in TOKEN_S.items():
-        truth |= {
+        out |= {
             f"{role} accuracy": ACCURACY[role],
             f"{role} p50": token_s * _tokens(0.5),
             f"{role} p99": token_s * _tokens(0.99),
             f"{role} goodput": RATE * _good(token_s),
             f"{role} answers a second": RATE,
         }
-    truth["accuracy difference"] = ACCURACY["draft"] - ACCURACY["target"]
-    truth["speed-up"] = TOKEN_S["target"] / TOKEN_S["draft"]
-    seen: dict[str, list[float]] = {name: [] for name in truth}
+    out["accuracy difference"] = ACCURACY["draft"] - ACCURACY["target"]
+    out["speed-up"] = TOKEN_S["target"] / TOKEN_S["draft"]
+    return out
+
+
+def comparisons(runs: int, questions: int) -> dict[str, Any]:
+    """Means over whole comparisons beside the truth, and how often the intervals held it."""
+    known = truth()
+    seen: dict[str, list[float]] = {name: [] for name in known}
     held: dict[str, list[bool]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for n in range(runs):
-            for name, value, interval in _read(comparison(Path(folder) / str(n), n, questions)):
+            for name, value, interval in read(comparison(Path(folder) / str(n), n, questions)):
                 seen[name].append(value)
                 if interval is not None:
-                    held.setdefault(name, []).append(interval[0] - 1e-6 <= truth[name] <= interval[1] + 1e-6)
+                    held.setdefault(name, []).append(interval[0] - 1e-6 <= known[name] <= interval[1] + 1e-6)
     return {
         "runs": runs,
         "questions": questions,
-        "truth": truth,
+        "truth": known,
         "mean": {name: float(np.mean(values)) if values else None for name, values in seen.items()},
         "error": {
             name: float(np.std(v, ddof=1) / math.sqrt(len(v))) if len(v) > 1 else None for name, v in seen.items()
@@ -239,7 +249,7 @@ def comparisons(runs: int, questions: int) -> dict[str, Any]:
     }
 
 
-def _read(results: dict[str, Any]) -> Iterator[tuple[str, float, list[float] | None]]:
+def read(results: dict[str, Any]) -> Iterator[tuple[str, float, list[float] | None]]:
     """Figures of one comparison with their intervals, by the names of the truth."""
     for arm in results["arms"]:
         (cell,), latency = arm["load"], arm["latency_s"]
@@ -299,14 +309,14 @@ def main() -> None:
         write_json(given.out, out)
         print(study, name, json.dumps(result.get("coverage", result)), flush=True)
 
+    for setting in SETTINGS:
+        if setting.name not in out.get("coverage", {}):
+            keep("coverage", setting.name, coverage(setting, given.runs))
     for load in (0.2, 0.5, 0.7, 0.8):
         if str(load) not in out.get("queue", {}):
             keep("queue", str(load), queue(load, given.requests))
     if "whole" not in out.get("comparisons", {}):
         keep("comparisons", "whole", comparisons(given.comparisons, given.questions))
-    for setting in SETTINGS:
-        if setting.name not in out.get("coverage", {}):
-            keep("coverage", setting.name, coverage(setting, given.runs))
 
 
 if __name__ == "__main__":
