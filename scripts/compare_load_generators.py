@@ -41,6 +41,8 @@ MEDIAN_S, SPREAD, GAP_S = 2.0, 0.4, 0.1
 """Of the server: long enough that a busy machine adds little."""
 PIECE = " is"
 """A token's text: one token of the nano pair, whose tokenizer Baton is given here."""
+WARMUP = 0.1
+"""Of a tool's requests, those that come first and do not count."""
 LIMITS = {"ttft p50": 0.05, "ttft p99": 0.10, "latency p50": 0.05, "latency p99": 0.10}
 """How far apart the tools may be, as a share of what the other one found."""
 
@@ -58,10 +60,15 @@ def served(seed: int, median_s: float, spread: float, gap_s: float) -> Iterator[
             process.terminate()
 
 
+def warmup(requests: int) -> int:
+    """Requests before those that count."""
+    return round(requests * WARMUP / (1 - WARMUP))
+
+
 def set_delays(seed: int, median_s: float, spread: float, gap_s: float, requests: int) -> dict[str, float]:
-    """Percentiles of the times that the server takes for its first `requests` answers."""
+    """Percentiles of the times that the server takes for the `requests` answers after the warm-up's."""
     server = SlowServer(seed, median_s, spread, gap_s, PIECE)
-    first = np.asarray([server.first() for _ in range(requests)])
+    first = np.asarray([server.first() for _ in range(warmup(requests) + requests)])[warmup(requests) :]
     return _percentiles(first, first + gap_s * (TOKENS - 1))
 
 
@@ -88,7 +95,7 @@ def by_baton(url: str, requests: int, concurrency: int) -> tuple[dict[str, float
                 "budget": {"tokens": TOKENS, "answer_reserve": 1},
             },
             "task": {"name": "questions", "path": "{split}.jsonl"}, "routers": ["target"], "limit": 1, "latency": None,
-            "load": {"points": [{"concurrency": concurrency}], "requests": requests, "warmup": 0},
+            "load": {"points": [{"concurrency": concurrency}], "requests": requests, "warmup": warmup(requests)},
         }  # fmt: skip
         (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
         quiet = Progress(Console(file=io.StringIO()))
@@ -103,13 +110,14 @@ def by_guidellm(command: Path, url: str, requests: int, concurrency: int) -> dic
     """What GuideLLM finds."""
     with tempfile.TemporaryDirectory() as name:
         prompts, out = Path(name) / "prompts.jsonl", Path(name) / "out.json"
-        prompts.write_text("".join(json.dumps({"prompt": f"question {n}"}) + "\n" for n in range(requests)))
+        total = warmup(requests) + requests
+        prompts.write_text("".join(json.dumps({"prompt": f"question {n}"}) + "\n" for n in range(total)))
         backend = f"kind=openai_http,target={url},model={MODEL},request_format=/v1/completions,max_tokens={TOKENS}"
         subprocess.run(
             [
                 command, "run", "--backend", f"{backend},validate_backend=false",
-                "--profile", f"kind=concurrent,streams={concurrency}",
-                "--constraint", f"kind=max_requests,count={requests}",
+                "--profile", f"kind=concurrent,streams={concurrency},warmup={WARMUP}",
+                "--constraint", f"kind=max_requests,count={total}",
                 "--data", f"kind=json_file,path={prompts}",
                 "--output", f"kind=json,path={out}", "--disable-console",
             ],

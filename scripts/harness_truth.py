@@ -2,10 +2,11 @@
 
     python scripts/harness_truth.py --runs 2000 --out benchmarks/harness-truth/results.json
 
-Three studies. `coverage`: runs drawn from known distributions go as traces through the metrics; how often does each
+Four studies. `coverage`: runs drawn from known distributions go as traces through the metrics; how often does each
 95 % interval hold the truth? `comparisons`: whole comparisons of simulated models, load pass included, on a virtual
 clock; are accuracies, percentiles, speed-ups, goodput and rates those of the models? `queue`: an open loop on a server
-that takes one request at a time is the queue M/D/1; are its waiting times those of the theory?
+that takes one request at a time is the queue M/D/1; are its waiting times those of the theory? `line`: in such a queue
+neighbours fare alike; do the intervals of a load cell's P50 allow for that?
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ from scipy import stats
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 import virtual_clock
-from baton.bench import metrics, statistics
+from baton.bench import metrics, statistics, under_load
 from baton.bench.grading import Grade
 from baton.bench.load import Sent, open_loop, poisson
 from baton.bench.metrics import LATENCY, QUALITY, Arm, Run
 from baton.bench.runner import compare
+from baton.bench.statistics import percentile_interval
 from baton.bench.terminal import Progress
 from baton.config import load_recipe
 from baton.records import write_json
@@ -292,6 +294,36 @@ def queue(load: float, requests: int, seed: int = 1) -> dict[str, float]:
     }  # fmt: skip
 
 
+def line(load: float, requests: int, runs: int, seed: int = 0) -> dict[str, float]:
+    """How often P50's intervals hold the truth where answers wait for each other, and would without regard to that.
+
+    Times in a line at one server, by Lindley's recursion: arrivals at random, service times lognormal.
+    """
+    rng = np.random.default_rng(seed)
+    true = float(np.median(_sojourns(load, 1_000_000, rng)))
+    held, naive, effective = [], [], []
+    for _ in range(runs):
+        # The first ones meet an empty line.
+        values = _sojourns(load, 300 + requests, rng)[300:]
+        intervals = under_load.percentile_interval(values, 0.5, [False] * requests), percentile_interval(values, 0.5)
+        for interval, found in zip(intervals, (held, naive), strict=True):
+            found.append(interval is not None and interval[0] <= true <= interval[1])
+        effective.append(under_load.effective(values, 0.5))
+    return {
+        "load": load, "requests": requests, "runs": runs, "coverage": float(np.mean(held)),
+        "coverage as if independent": float(np.mean(naive)), "effective": float(np.mean(effective)),
+    }  # fmt: skip
+
+
+def _sojourns(load: float, requests: int, rng: np.random.Generator, spread: float = 0.5) -> np.ndarray:
+    gaps, service = rng.exponential(1 / load, requests), rng.lognormal(-(spread**2) / 2, spread, requests)
+    out, wait = np.empty(requests), 0.0
+    for n in range(requests):
+        out[n] = wait + service[n]
+        wait = max(0.0, out[n] - gaps[n])
+    return out
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=2000, help="simulated runs a setting")
@@ -315,6 +347,10 @@ def main() -> None:
     for load in (0.2, 0.5, 0.7, 0.8):
         if str(load) not in out.get("queue", {}):
             keep("queue", str(load), queue(load, given.requests))
+    for load in (0.3, 0.5, 0.8):
+        for requests in (300, 1000, 3000):
+            if (name := f"{load}, {requests} requests") not in out.get("line", {}):
+                keep("line", name, line(load, requests, 500))
     if "whole" not in out.get("comparisons", {}):
         keep("comparisons", "whole", comparisons(given.comparisons, given.questions))
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from baton.bench import metrics, statistics
+from baton.bench.grading import Grade
 from baton.bench.metrics import P99_ANSWERS, Record
 from baton.bench.statistics import Interval
 from baton.config import SloConfig
@@ -96,7 +97,7 @@ def figures(answers: Sequence[LoadedAnswer], slo: SloConfig | None) -> dict[str,
         "n": len(counted),
         "failures": counted[0].failures if counted else None,
         "timeouts": sum(a.timed_out for a in counted),
-        "accuracy": _mean([a.record.worth for a in counted]),
+        "accuracy": _mean([a.record.worth for a in counted if a.record.grade is not Grade.TIMEOUT]),
         "target_share": metrics.share(a.record for a in counted),
         "latency_s": _times([a.seconds for a in counted], [a.timed_out for a in counted]),
         "ttft_s": _times(
