@@ -366,6 +366,13 @@ def calibrate_thresholds(
     ask: Annotated[
         list[str] | None, typer.Option(help="Another measure wanted, as flops=2e9 or p90_s=1.5 (seconds); repeatable.")
     ] = None,
+    harm: Annotated[
+        str | None, typer.Option(help="Limits on accepted harm wanted, such as 0.02; needs --labels.")
+    ] = None,
+    guarantee: Annotated[
+        str | None, typer.Option(help="crc: the limits hold in expectation over new questions.")
+    ] = None,
+    labels: Annotated[Path | None, typer.Option(help="Label set of calibration questions, by `baton label`.")] = None,
     out: Annotated[Path, typer.Option(help="Where the operating points go.")] = Path("points.json"),
     questions: Annotated[int, typer.Option(help="Calibration questions.")] = 40,
     evaluations: Annotated[int, typer.Option(help="Values tried for each point at most.")] = 6,
@@ -395,6 +402,7 @@ def calibrate_thresholds(
         for item in ask or []:
             measure, _, text = item.partition("=")
             targets += [Asked(measure, value) for value in _numbers(measure, text)]
+        targets += [Asked("harm", value, guarantee or "") for value in _numbers("harm", harm)]
         if not targets:
             raise ValueError("shares: none are asked for; give --shares 0.3,0.5,0.7, --accept-rates or --ask")
         bounds = _numbers("range", span)
@@ -404,7 +412,7 @@ def calibrate_thresholds(
         try:
             search = _calibrate_thresholds(
                 pair, router, knob or [], vary, (bounds[0], bounds[1]) if bounds else None, targets, out, questions,
-                settings, temperature, max_tokens, task, work or out.with_suffix(".work"), seed,
+                settings, temperature, max_tokens, task, work or out.with_suffix(".work"), seed, labels,
             )  # fmt: skip
             asyncio.run(search)
         except KeyboardInterrupt:
@@ -427,20 +435,23 @@ async def _calibrate_thresholds(
     task: str | None,
     work: Path,
     seed: int,
+    labels: Path | None,
 ) -> None:
     from baton.calibrate import thresholds
     from baton.calibrate.arms import Calibrated, On, points_of
     from baton.config import load_pair, pair_options
     from baton.pair import Pair
+    from baton.training.labels import load_labels
 
     config, base = load_pair(pair_path), _base(pair_path)
     given = _knobs(knobs)
+    labelled = load_labels(labels) if labels is not None else ()
     knob = thresholds.find_knob(router_name, given, vary, span)
     chosen = _task(task, config)
     options = _options(pair_options(config, seed, chosen), temperature, max_tokens)
     split, questions = _calibration_questions(task, chosen, count)
     loaded = Pair.load(config, base)
-    on = On(config, base, loaded, questions, chosen.name, split, options)
+    on = On(config, base, loaded, questions, chosen.name, split, options, labelled)
     wanted = Calibrated(router_name, given, knob, targets, out, Path.cwd())
     console = Console()
     try:

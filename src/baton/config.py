@@ -368,6 +368,8 @@ class CalibrationConfig(Strict):
     """Another task to calibrate on; the recipe's own if null."""
     split: str = "calibration"
     limit: int = Field(default=60, ge=1)
+    labels: str | None = None
+    """Label set of calibration questions (`baton label`), relative to the recipe's folder; points of `harm` need it."""
 
 
 class PointConfig(Strict):
@@ -383,12 +385,24 @@ class PointConfig(Strict):
     p90_s: float | None = Field(default=None, gt=0)
     p95_s: float | None = Field(default=None, gt=0)
     p99_s: float | None = Field(default=None, gt=0)
+    harm: float | None = Field(default=None, gt=0, lt=1)
+    """What accepted steps may lose of the chance of a right answer, by labelled states."""
+    guarantee: Literal["crc"] | None = None
+    """`crc`: in expectation over new questions (conformal risk control), beside `harm` only."""
+
+    @property
+    def measures(self) -> dict[str, float]:
+        """What is asked for, by name."""
+        found: dict[str, float] = self.model_dump(exclude_none=True, exclude={"guarantee"})
+        return found
 
     @model_validator(mode="after")
     def _one(self) -> PointConfig:
-        if len(given := self.model_dump(exclude_none=True)) != 1:
-            known = ", ".join(type(self).model_fields)
+        if len(given := self.measures) != 1:
+            known = ", ".join(name for name in type(self).model_fields if name != "guarantee")
             raise ValueError(f"share: {len(given)} measures are given; give one of {known}")
+        if self.guarantee and self.harm is None:
+            raise ValueError(f"guarantee: {self.guarantee!r} is one on harm; ask for harm, or drop it")
         return self
 
 
@@ -456,9 +470,9 @@ def _arms(entries: Any) -> Any:
 def _several(entry: dict[str, Any]) -> list[dict[str, Any]]:
     name = entry.get("label") or entry.get("router")
     match entry.get("at"):
-        case dict(at) if len(at) == 1 and isinstance(values := next(iter(at.values())), list):
-            measure = next(iter(at))
-            arms = [{**entry, "label": f"{name}@{value}", "at": {measure: value}} for value in values]
+        case dict(at) if several := [(m, found) for m, found in at.items() if isinstance(found, list)]:
+            measure, wanted = several[0]
+            arms = [{**entry, "label": f"{name}@{value}", "at": {**at, measure: value}} for value in wanted]
             return [each for arm in arms for each in _several(arm)]
     if "sweep" not in entry:
         return [entry]

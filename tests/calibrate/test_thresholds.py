@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import pytest
 
 from baton import routers
 from baton.bench.tasks import Question
 from baton.boundary import STEP, Cap
 from baton.calibrate.points import Asked, Points, varied
+from baton.calibrate.reliability import Scored
 from baton.calibrate.thresholds import YARDSTICK_TOKENS, Knob, Settings, find_knob, operating_points
 from baton.engines.base import EngineLostError
 from baton.flops import Architecture
@@ -166,6 +168,47 @@ def test_thresholds_are_searched_among_the_scores_that_steps_got(tmp_path):
     )
     assert [p.reached for p in points.points] == [True, True, True]
     assert points.points[2].found.accept_rate == 0.5
+
+
+def labelled(questions: int = 40) -> Scored:
+    """Ten steps a question: one with score below 0.5 loses everything, one above nothing."""
+    scores = np.tile(np.arange(10) / 10, questions)
+    harm = (scores < 0.5).astype(float)
+    names = np.repeat([f"q{n}" for n in range(questions)], 10).tolist()
+    return Scored(scores, 1 - harm, harm, names, ["1"] * len(scores), harm == 2, harm)
+
+
+def test_a_limit_on_harm_is_kept_by_the_threshold_that_labels_tell(tmp_path):
+    plain, safe, wide = Asked("harm", 0.15), Asked("harm", 0.12, "crc"), Asked("harm", 0.9)
+    scores = tuple(n / 10 for n in range(10))
+    search_with = operating_points(
+        engines(STEPS), lambda x: Gated(x, scores), Knob("threshold", 0.0, 1.0, True), [plain, safe, wide], QUESTIONS,
+        Options(), tmp_path, Settings(), labelled=labelled(),
+    )  # fmt: skip
+    points = run(search_with)
+    found = [points.point(asked).found for asked in (plain, safe, wide)]
+    # One harmful step of ten is within 0.15. With 40 questions the guarantee leaves 0.12 - 0.88 / 40 < 0.1 of 0.12.
+    assert [round(e.harm, 6) for e in found] == [0.1, 0.0, 0.5]
+    assert [e.accept_rate for e in found] == [0.6, 0.5, 1.0]
+    assert 0.4 >= found[0].value > 0.3
+    points.save(tmp_path / "points.json")
+    assert Points.load(tmp_path / "points.json").point(safe).found == found[1]
+
+
+def test_a_limit_on_harm_needs_labels_a_gate_and_enough_questions(tmp_path):
+    def ask(asked: Asked, make, states: Scored | None) -> None:
+        folder = tmp_path / make(0.5).name
+        run(operating_points(engines(STEPS), make, UNIT, [asked], QUESTIONS, Options(), folder, labelled=states))
+
+    gated = lambda x: Gated(x, (0.5,) * 10)  # noqa: E731
+    with pytest.raises(ValueError, match="harm: no labels tell it"):
+        ask(Asked("harm", 0.1), gated, None)
+    with pytest.raises(ValueError, match="harm: curve's 'x' is no threshold of a gate"):
+        ask(Asked("harm", 0.1), lambda x: Curve(x, lambda v: v), labelled())
+    with pytest.raises(ValueError, match=r"3 questions cannot guarantee 0\.1; label 9 or more"):
+        ask(Asked("harm", 0.1, "crc"), gated, labelled(3))
+    with pytest.raises(ValueError, match="guarantee: 'crc' is none for flops"):
+        Asked("flops", 1.0, "crc")
 
 
 def test_the_range_is_widened_to_the_scores_unless_it_was_given(tmp_path):

@@ -548,7 +548,8 @@ def _points(recipe: Recipe, arms: Iterable[RouterConfig], questions: Sequence[Qu
             raise ConfigError(f"{recipe.path}: {arm.name}: points: {arm.points}: {error}") from None
         found[arm.name] = {
             "file": arm.points, "split": points.split, "questions": len(points.questions), "knob": points.knob,
-            "asked": {asked.measure: asked.value}, "reached": point.reached, **asdict(point.found),
+            "asked": {asked.measure: asked.value}, "guarantee": asked.guarantee or None, "reached": point.reached,
+            **asdict(point.found),
         }  # fmt: skip
     return found
 

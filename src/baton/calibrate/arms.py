@@ -9,14 +9,17 @@ from typing import Any
 
 from baton import routers
 from baton.bench import environment, tasks
-from baton.bench.tasks import Question
-from baton.calibrate import thresholds, work
+from baton.bench.tasks import Question, digest
+from baton.calibrate import rescoring, thresholds, work
 from baton.calibrate.points import Asked, Points, generation_settings, varied
+from baton.calibrate.reliability import Scored
+from baton.calibrate.rescoring import Placed
 from baton.calibrate.thresholds import Knob, Settings
 from baton.calibrate.work import Progress
 from baton.config import ConfigError, PairConfig, Recipe, cue_profile, recipe_options
 from baton.generation import Options, Router
 from baton.pair import Pair
+from baton.training.labels import Label, load_labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,8 @@ class On:
     task: str
     split: str
     options: Options
+    labels: Sequence[Label] = ()
+    """Of calibration questions; a limit on harm needs them."""
 
     def about(self, router: Router) -> dict[str, Any]:
         """What answers of a router to these questions depend on beside its knobs."""
@@ -72,14 +77,32 @@ async def points_of(
     about = on.about(router)
     mine = {"router": wanted.router, "knobs": dict(wanted.knobs), "vary": wanted.knob.name}
     work.claim(folder, {**about, **mine, "questions from": on.split})
+    by_harm = any(asked.measure == "harm" for asked in wanted.asked) and bool(on.labels)
+    labelled = await _labelled(router, on, folder, settings, progress) if by_harm else None
     found = await thresholds.operating_points(
-        on.pair, make, wanted.knob, wanted.asked, on.questions, on.options, folder, settings, progress
+        on.pair, make, wanted.knob, wanted.asked, on.questions, on.options, folder, settings, progress, labelled
     )
     found = replace(
-        found, router=wanted.router, knobs=dict(wanted.knobs), task=on.task, split=on.split, **about
+        found, router=wanted.router, knobs=dict(wanted.knobs), task=on.task, split=on.split,
+        labelled=sorted({digest(label.question_text) for label in on.labels}) if by_harm else [], **about,
     )  # fmt: skip
     found.save(wanted.out)
     return found
+
+
+async def _labelled(router: Router, on: On, folder: Path, settings: Settings, progress: Progress) -> Scored:
+    """The labelled states, scored by the router's scorer."""
+    names: tuple[str, ...] = getattr(router, "scorers", ())
+    if len(names) != 1:
+        raise ValueError(
+            f"harm: {router.name!r} has {len(names)} scorers, and labels tell the harm of one; ask for target shares"
+        )
+    known = [label for label in on.labels if label.harm is not None]
+    reads = await rescoring.rescore(
+        on.pair, [Placed.of(label) for label in known], rescoring.scorers_of(on.config, names), on.options,
+        folder / "labelled.jsonl", progress, certainty=False, stage="labelled states", concurrency=settings.concurrency,
+    )  # fmt: skip
+    return rescoring.columns(known, reads)[names[0]]
 
 
 def arms_of(recipe: Recipe) -> list[Calibrated]:
@@ -129,8 +152,10 @@ async def calibrate_arms(
         return
     task, split = config.calibration.task or config.task, config.calibration.split
     questions = tasks.load(task, split, recipe.base, config.calibration.limit)
+    found = config.calibration.labels
+    labels = load_labels(recipe.base / found) if found else ()
     pair = Pair.load(config.pair, recipe.pair_base)
-    on = On(config.pair, recipe.pair_base, pair, questions, task.name, split, recipe_options(config))
+    on = On(config.pair, recipe.pair_base, pair, questions, task.name, split, recipe_options(config), labels)
     try:
         for wanted in mine:
             yield wanted, await points_of(wanted, on, folder / wanted.out.stem, settings, progress)

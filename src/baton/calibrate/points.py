@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from baton.calibrate.reliability import GUARANTEES
 from baton.config import PointConfig
 from baton.generation import Options
 from baton.records import write_json
@@ -17,7 +18,7 @@ SHARES = ("target_share", "accept_rate", "target_sampled_share")
 LATENCIES = {"p50_s": 0.5, "p90_s": 0.9, "p95_s": 0.95, "p99_s": 0.99}
 """Quantiles of an answer's seconds."""
 COSTS = ("flops", *LATENCIES)
-MEASURES = (*SHARES, *COSTS)
+MEASURES = (*SHARES, *COSTS, "harm")
 """What an operating point can be asked for by."""
 
 Interval = tuple[float, float]
@@ -33,8 +34,12 @@ class Asked:
 
     measure: str
     value: float
+    guarantee: str = ""
+    """Of a limit on harm: `crc`, or none."""
 
     def __post_init__(self) -> None:
+        if self.guarantee not in (GUARANTEES if self.measure == "harm" else ("",)):
+            raise ValueError(f"guarantee: {self.guarantee!r} is none for {self.measure}; use crc, and with harm only")
         if self.measure not in MEASURES:
             raise ValueError(f"measure: {self.measure!r} is unknown; use one of {', '.join(MEASURES)}")
         if self.measure in SHARES and not 0 <= self.value <= 1:
@@ -45,11 +50,11 @@ class Asked:
     @classmethod
     def of(cls, at: PointConfig) -> Asked:
         """What an arm of a recipe asks for."""
-        ((measure, value),) = at.model_dump(exclude_none=True).items()
-        return cls("target_share" if measure == "share" else measure, value)
+        ((measure, value),) = at.measures.items()
+        return cls("target_share" if measure == "share" else measure, value, at.guarantee or "")
 
     def __str__(self) -> str:
-        return f"{self.measure} {self.value:g}"
+        return f"{self.measure} {self.value:g}" + (f" ({self.guarantee})" if self.guarantee else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,8 @@ class Evaluation:
     p95_s: float | None = None
     p99_s: float | None = None
     """None below 300 questions."""
+    harm: float | None = None
+    """Accepted harm on labelled states (see `reliability.accepted_harm`), where it was asked for."""
     slowness: float | None = None
     """How many times slower than at first the machine was; latencies are divided by it."""
 
@@ -126,6 +133,8 @@ class Points:
     split: str = ""
     questions: list[str] = field(default_factory=list)
     """Digests of the calibration questions."""
+    labelled: list[str] = field(default_factory=list)
+    """Digests of the questions whose labelled states told a threshold."""
     generation: dict[str, Any] = field(default_factory=dict)
     """Sampling, budget, seed, system prompt and thinking."""
     concurrency: int | None = None
@@ -168,7 +177,13 @@ class Points:
         data = asdict(self)
         ranges = {m: self.range(m) for m in MEASURES}
         data["points"] = [
-            {"asked": {p.asked.measure: p.asked.value}, "reached": p.reached, "note": p.note, **asdict(p.found)}
+            {
+                "asked": {p.asked.measure: p.asked.value},
+                "guarantee": p.asked.guarantee,
+                "reached": p.reached,
+                "note": p.note,
+                **asdict(p.found),
+            }
             for p in self.points
         ]
         return {"schema": SCHEMA, **data, "range": ranges}
@@ -241,7 +256,7 @@ def check_fit(
         raise ValueError(f"latencies were measured at {points.concurrency} answers at once, not {timed}; {remedy}")
     if points.task == task and points.split == split:
         raise ValueError(f"they were calibrated on {split!r}, the split under test; calibrate on another one")
-    if seen := set(points.questions) & set(questions):
+    if seen := {*points.questions, *points.labelled} & set(questions):
         raise ValueError(f"{len(seen)} of their calibration questions are test questions; use splits that share none")
 
 
@@ -275,4 +290,4 @@ def _evaluation(data: Mapping[str, Any]) -> Evaluation:
 
 def _point(data: Mapping[str, Any]) -> Point:
     (measure, value), *_ = data["asked"].items()
-    return Point(Asked(measure, value), _evaluation(data), data["reached"], data["note"])
+    return Point(Asked(measure, value, data.get("guarantee", "")), _evaluation(data), data["reached"], data["note"])

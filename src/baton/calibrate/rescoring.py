@@ -5,6 +5,7 @@ A step is put back where it stood, by its token ids, and scored there as a route
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -46,7 +47,9 @@ class Placed:
     @classmethod
     def of(cls, label: Label) -> Placed:
         """The draft's step of a labelled state."""
-        key = f"{label.question}\x1f{label.sample}\x1f{label.state}"
+        # With its tokens: another label set may have another state of the same number.
+        ids = hashlib.blake2b(json.dumps([label.path_ids, label.draft_ids]).encode(), digest_size=8).hexdigest()
+        key = "\x1f".join((label.question, str(label.sample), str(label.state), ids))
         return cls(
             key, label.question, label.question_text, label.path_ids, label.step_ends, label.draft_ids,
             label.target_text,

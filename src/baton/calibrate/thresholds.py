@@ -30,6 +30,7 @@ from baton.bench.metrics import P99_ANSWERS
 from baton.bench.tasks import Question, digest
 from baton.calibrate import work
 from baton.calibrate.points import COSTS, LATENCIES, MEASURES, Asked, Evaluation, Point, Points
+from baton.calibrate.reliability import Scored, accepted_harm, harm_threshold
 from baton.calibrate.work import Progress
 from baton.engines.base import Sampling
 from baton.flops import Architecture
@@ -160,6 +161,7 @@ async def operating_points(
     store: Path,
     settings: Settings | None = None,
     progress: Progress = lambda stage, done, total: None,
+    labelled: Scored | None = None,
 ) -> Points:
     """Finds the values of `knob` that come nearest to each of `targets` on calibration questions.
 
@@ -167,9 +169,12 @@ async def operating_points(
     the first one stopped, and further targets use what was evaluated for others. The result names neither pair nor
     split: who knows them adds them (`dataclasses.replace`).
 
+    A limit on harm is not searched for: `labelled` states of calibration questions, scored by the router's scorer, tell
+    the threshold (`reliability.harm_threshold`), and the router then answers the questions at it.
+
     Raises:
-        ValueError: nothing is asked, there are no questions (for a P99, fewer than 300), or the router does not have
-            what is asked for.
+        ValueError: nothing is asked, there are no questions (for a P99, fewer than 300), the router does not have
+            what is asked for, or there are too few labelled questions for a guarantee.
         EngineError, RouterError: an answer failed; those before it are stored.
     """
     settings = settings or Settings()
@@ -182,7 +187,7 @@ async def operating_points(
     if "p99_s" in measures and len(questions) < P99_ANSWERS:
         raise ValueError(f"p99_s: {len(questions)} questions say nothing of it; give {P99_ANSWERS}, or ask for p90_s")
     trial = Trial(pair, questions, options, store, settings, progress, timed)
-    search = _Search(trial, make_router, knob, settings)
+    search = _Search(trial, make_router, knob, settings, labelled)
     try:
         await search.ends(targets)
         for asked in targets:
@@ -343,13 +348,18 @@ class _Search:
     make_router: Callable[[float], Router]
     knob: Knob
     settings: Settings
+    labelled: Scored | None = None
     tried: dict[float, Tried] = field(default_factory=dict)
+    limits: dict[Asked, float] = field(default_factory=dict)
+    """The value that keeps to each limit on harm."""
 
     async def ends(self, targets: Sequence[Asked]) -> None:
         """Tries both ends of the range, which is first widened to the scores that are seen."""
         low = await self._try(self.knob.low)
         for asked in targets:
-            if math.isnan(low.measure(asked.measure)):
+            if asked.measure == "harm":
+                self._check_harm(low)
+            elif math.isnan(low.measure(asked.measure)):
                 why = "it decides nothing by a gate" if asked.measure == "accept_rate" else "it was not measured"
                 name = self.make_router(self.knob.low).name
                 raise ValueError(f"{asked.measure}: {name!r} has none: {why}; ask for target shares")
@@ -360,8 +370,22 @@ class _Search:
             await self._try(self.knob.low)
         await self._try(self.knob.high)
 
+    def _check_harm(self, low: Tried) -> None:
+        if self.labelled is None:
+            raise ValueError("harm: no labels tell it; give labels of calibration questions, made by `baton label`")
+        if not low.scores or self.knob.rises is False:
+            name = self.make_router(self.knob.low).name
+            raise ValueError(
+                f"harm: {name}'s {self.knob.name!r} is no threshold of a gate on a score; vary one that is"
+            )
+
     async def find(self, asked: Asked) -> None:
         """Tries values until one is near enough, none can be nearer, or enough were tried."""
+        if asked.measure == "harm":
+            assert self.labelled is not None
+            self.limits[asked] = max(self.knob.low, harm_threshold(self.labelled, asked.value, asked.guarantee))
+            await self._try(self.limits[asked])
+            return
         kept: Counter[float] = Counter()
         for _ in range(self.settings.evaluations):
             value = self._next(asked, kept)
@@ -372,7 +396,9 @@ class _Search:
             kept.update(end for pair in self._brackets(asked) for end in pair if any(end in old for old in before))
 
     def point(self, asked: Asked) -> Point:
-        """The nearest value that was tried."""
+        """The nearest value that was tried; of a limit on harm, the value that keeps to it."""
+        if asked in self.limits:
+            return Point(asked, self.tried[self.limits[asked]].summary, reached=True)
         # Of two that are as near, the one that costs less.
         best = min(self.tried.values(), key=lambda t: (self._distance(asked, t), t.measure("target_share")))
         if self._distance(asked, best) <= self._allowed(asked):
@@ -414,7 +440,11 @@ class _Search:
     async def _try(self, value: float) -> Tried:
         if value not in self.tried:
             name = f"{self.knob.name}={value:.{DIGITS}g}"
-            self.tried[value] = await self.trial.measure(self.make_router(value), name, value)
+            tried = await self.trial.measure(self.make_router(value), name, value)
+            if self.labelled is not None:
+                harm = accepted_harm(self.labelled, value)
+                tried = replace(tried, summary=replace(tried.summary, harm=harm))
+            self.tried[value] = tried
         return self.tried[value]
 
     def _distance(self, asked: Asked, tried: Tried) -> float:
