@@ -6,6 +6,7 @@ again: half a load is none. While it runs nothing is graded or written, which wo
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from urllib.parse import quote
 
 from baton.bench import under_load
 from baton.bench.grading import Grade
-from baton.bench.load import Ask, Sent, Window, arrivals, closed_loop, open_loop, ramp
+from baton.bench.load import Ask, Sent, Window, arrivals, closed_loop, open_loop, ramp, read_arrivals
 from baton.bench.metrics import FAILED_LIMIT
 from baton.bench.tasks import Question
 from baton.bench.under_load import LoadedAnswer, answered_rate
@@ -188,6 +189,16 @@ class LoadPass(Generic[A]):
                 "requests": len(counted), "failures": lost,
             }  # fmt: skip
         self.cells.write(load, arm.label, [trace for _, _, trace in taken])
+
+
+def arrival_digests(config: LoadConfig | None, base: Path) -> dict[str, str]:
+    """Digests of the files of arrival times, by name.
+
+    Raises:
+        ConfigError: one cannot be used.
+    """
+    files = [p.file for p in config.points if p.file is not None] if config is not None else []
+    return {file: hashlib.sha256(read_arrivals(base / file).tobytes()).hexdigest() for file in files}
 
 
 def rate_of(point: LoadPointConfig, capacity: float | None) -> float | None:

@@ -28,7 +28,7 @@ from baton import generation
 from baton.bench import environment, metrics, pareto, report, tasks, terminal
 from baton.bench.folder import RunFolder
 from baton.bench.grading import Grade, Graded, Grader
-from baton.bench.load_pass import Cells, LoadPass, add_results
+from baton.bench.load_pass import Cells, LoadPass, add_results, arrival_digests
 from baton.bench.metrics import CALIBRATION, LATENCY, LOAD, QUALITY, Key, Run
 from baton.bench.partial import write_plan
 from baton.bench.tasks import Question
@@ -574,11 +574,13 @@ def _identity(
         name: hashlib.sha256(json.dumps([[q.id, q.question, q.answer] for q in qs]).encode()).hexdigest()
         for name, qs in asked.items()
     }
+    times = arrival_digests(recipe.config.load, recipe.base)
     return {
         "recipe": recipe.config.model_dump(mode="json"),
         "knobs": {c.label: c.arm.knobs for c in contestants},
         "weights": {m.model: environment.weights(m, recipe.pair_base) for m in models},
         "questions": digests,
+        **({"arrivals": times} if times else {}),
     }
 
 
