@@ -36,7 +36,7 @@ from calls import writer
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="module")]
 
 write = writer(60, Sampling())
-WARM = Sampling(temperature=0.8, top_p=0.95)
+WARM = Sampling(temperature=1.5, top_p=0.99, top_k=500)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
