@@ -102,6 +102,8 @@ class Server:
         self._ability: Ability | None = None
         self._probing = asyncio.Lock()
         self._watcher: asyncio.Task[None] | None = None
+        self._tells = True
+        """Whether it has counters of its own, as far as is known."""
         self.epoch = 0
         """Part of what a prefix is found in the cache by: a new one leaves everything cached behind."""
         self.sessions = 0
@@ -407,7 +409,7 @@ class Server:
     # The server's own counters.
 
     def _watch(self) -> None:
-        if self._watcher is None or self._watcher.done():
+        if self._tells and (self._watcher is None or self._watcher.done()):
             self._watcher = asyncio.get_running_loop().create_task(self._look())
 
     async def _look(self) -> None:
@@ -420,6 +422,7 @@ class Server:
             except httpx.TransportError:
                 return
             if response.status_code != 200:
+                self._tells = False
                 return
             seen: dict[str, float] = {}
             for line in response.text.splitlines():

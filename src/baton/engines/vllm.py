@@ -178,23 +178,23 @@ class Replica:
             detokenize=False, output_kind=RequestOutputKind.DELTA, skip_clone=True,
         )  # fmt: skip
         loop = asyncio.get_running_loop()
-        usage, before = None, self.counts.speculated()
+        usage, sampled, before = None, 0, self.counts.speculated()
         async with aclosing(self._outputs(ids, params)) as outputs:
             async for output in outputs:
                 now = loop.time()
                 (written,) = output.outputs
                 chunk = Chunk([*written.token_ids], now, now)
                 self._read(chunk, written.logprobs, read)
+                sampled += len(chunk.ids)
                 if usage is None:
-                    # Of the first output: a call that is cut off knows its cost.
+                    # With the first output, so that a call that is cut off knows its cost.
                     chunk.usage = usage = Usage(len(ids), output.num_cached_tokens or 0)
-                else:
-                    chunk.usage = Usage(len(ids), usage.cached)
-                usage.sampled += len(chunk.ids)
                 if output.finished:
                     if written.finish_reason not in ("stop", "length"):
                         raise EngineError(f"vLLM ended a request by {written.finish_reason!r}")
-                    self._speculated(chunk.usage, usage.sampled, before)
+                    chunk.usage = usage
+                    usage.sampled = sampled
+                    self._speculated(usage, before)
                 yield chunk
 
     async def logprob(self, ids: Sequence[int], count: int, temperature: float = 1.0) -> tuple[list[TokenScore], Usage]:
@@ -270,15 +270,19 @@ class Replica:
             if read.top:
                 chunk.top.append(likely[: read.top])
 
-    def _speculated(self, usage: Usage, sampled: int, before: tuple[int, int, int]) -> None:
+    def _speculated(self, usage: Usage, before: tuple[int, int, int]) -> None:
         """vLLM counts for all requests together: a request's share is by its tokens among those sampled meanwhile."""
         if self._speculation is None:
             return
         total, proposed, accepted = (now - then for now, then in zip(self.counts.speculated(), before, strict=True))
-        share = min(1.0, sampled / max(1, total))
-        usage.proposed, usage.accepted = round(proposed * share), min(round(accepted * share), sampled - 1)
+        share = min(1.0, usage.sampled / max(1, total))
+        usage.proposed, usage.accepted = round(proposed * share), min(round(accepted * share), usage.sampled - 1)
         if self._speculation.method == "draft_model":
             usage.drafted = usage.proposed
+
+    def stop(self) -> None:
+        """Ends its processes, before anything was asked of it."""
+        self._llm.shutdown()
 
     async def close(self) -> None:
         if not self.closed:
@@ -339,7 +343,7 @@ class VllmEngine(Engine):
         except Exception as error:
             # vLLM raises what it likes about a model or an argument; its own processes only say that they failed.
             for replica in replicas:
-                replica._llm.shutdown()
+                replica.stop()
             raise LoadError(f"{path}: vLLM cannot start: {said(error)}; see its messages above") from error
         small = (
             None
