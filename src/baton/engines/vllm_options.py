@@ -47,6 +47,9 @@ def engine_arguments(
         wanted["gpu_memory_utilization"] = settings.memory
     else:
         wanted["kv_cache_memory_bytes"] = cache_bytes
+        if not cpu:
+            # The cache has its size; the share would only be asked for at the start, when another model has it.
+            wanted["gpu_memory_utilization"] = 0.01
     if not cpu:
         wanted["device_ids"] = [*settings.devices_of(replica)]
     optional = {
