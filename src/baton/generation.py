@@ -274,7 +274,9 @@ class Generation:
         self._start = self._loop.time()
         self._roles = tuple(pair.engines)
         self._vocabulary: dict[Role, Vocabulary] = {r: e.vocabulary for r, e in pair.engines.items()}
-        reference = self._vocabulary[Role.TARGET]
+        # Text that no model wrote is held in its tokens: the target's, unless the pair is a draft alone.
+        self._lead = self._roles[0]
+        reference = self._vocabulary[self._lead]
         self._one_vocabulary = all(reference.shares_ids(v) for v in self._vocabulary.values())
         messages = options.messages(question)
         prompts = {r: e.render(messages, thinking=options.thinking) for r, e in pair.engines.items()}
@@ -473,7 +475,7 @@ class Generation:
         Committed at the head, or uncommitted after `after`. What follows an end of thinking in it is a segment of the
         answer, and the one returned.
         """
-        ids = self._encode(self._vocabulary[Role.TARGET], text)
+        ids = self._encode(self._vocabulary[self._lead], text)
         at = self._node(after)
         while True:
             segment = self._attach(Role.INSERTED, Kind.INSERT, ids, at, keep=after is None, detail=why)
@@ -804,7 +806,7 @@ class Generation:
         """Sets what follows from a node's final ids: text, phase, tail, tokens used."""
         segment, parent = node.segment, node.parent
         assert parent is not None
-        vocabulary = self._vocabulary[Role.TARGET if segment.role is Role.INSERTED else segment.role]
+        vocabulary = self._vocabulary[self._lead if segment.role is Role.INSERTED else segment.role]
         segment.ids = list(ids)
         if segment.kind is Kind.PROBE:
             segment.text = vocabulary.text_of(segment.ids)
@@ -833,7 +835,7 @@ class Generation:
         """Adds given tokens below `parent`, up to whatever ends a segment, and commits them if asked to `keep`."""
         if self._finish:
             raise RouterError(f"{kind}: the answer is finished; check gen.finished")
-        vocabulary = self._vocabulary[Role.TARGET if role is Role.INSERTED else role]
+        vocabulary = self._vocabulary[self._lead if role is Role.INSERTED else role]
         node = self._new(role, kind, parent, (), NOTHING, 0)
         room = None if role is Role.INSERTED else self._room(parent)
         thinking = parent.phase is Phase.THINKING
@@ -929,7 +931,7 @@ class Generation:
 
     def _ids(self, node: _Node, role: Role) -> list[int]:
         segment = node.segment
-        own = self._vocabulary[Role.TARGET if segment.role is Role.INSERTED else segment.role]
+        own = self._vocabulary[self._lead if segment.role is Role.INSERTED else segment.role]
         other = self._vocabulary[role]
         if own.shares_ids(other):
             return segment.ids
@@ -1053,7 +1055,7 @@ class Generation:
             if segment.phase is Phase.ANSWER and self.trace.first_answer_token is None:
                 self.trace.first_answer_token = now
         if self._on_text is not None:
-            vocabulary = self._vocabulary[Role.TARGET if segment.role is Role.INSERTED else segment.role]
+            vocabulary = self._vocabulary[self._lead if segment.role is Role.INSERTED else segment.role]
             if text := self._decoder.decode(vocabulary.bytes_of(ids)):
                 self._on_text(segment, text)
 
@@ -1077,7 +1079,7 @@ class Generation:
 
     def _request(self, node: _Node, against: Segment | None) -> ScoreRequest:
         segment = node.segment
-        writer = Role.TARGET if segment.role is Role.INSERTED else segment.role
+        writer = self._lead if segment.role is Role.INSERTED else segment.role
         return ScoreRequest(
             question=self.question,
             before=tuple(n.segment.text for n in node.path()[1:-1]),

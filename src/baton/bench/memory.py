@@ -27,9 +27,10 @@ from rich.table import Table
 
 from baton.bench import metrics, runner, statistics, tasks
 from baton.bench.grading import Grade, Grader
-from baton.bench.load import Sent, Window, closed_loop
+from baton.bench.load import Sent, closed_loop
 from baton.bench.metrics import P99_ANSWERS, Record
 from baton.bench.statistics import Array
+from baton.bench.tasks import Question
 from baton.bench.terminal import Progress
 from baton.config import (
     ConfigError,
@@ -251,18 +252,18 @@ class _Trial:
         loop = _Loop(self, label, pair, self._router(arm)[0], where.concurrency)
         try:
             with self.show:
-                window = await loop.run()
+                await loop.run()
             peak = {str(role): engine.metrics()["cache_bytes_peak"] for role, engine in pair.engines.items()}
         finally:
             await pair.close()
         with self._file(label, ".jsonl").open("w", encoding="utf-8") as file:
-            for trace in loop.traces:
+            for _, trace in loop.answered:
                 write_line(file, trace.dumps())
         # Last: an arm without it is measured again.
         write_json(
             done,
             {
-                "place": asdict(where), "seconds": window.end_s - window.start_s, "failures": loop.failures,
+                "place": asdict(where), "failures": loop.failures,
                 "cache_bytes_peak": peak, "gpu_memory_bytes": loop.gpu_memory,
             },
         )  # fmt: skip
@@ -337,7 +338,7 @@ class _Loop:
 
     def __init__(self, trial: _Trial, label: str, pair: Pair, router: Router, concurrency: int):
         self.trial, self.label, self.pair, self.router, self.concurrency = trial, label, pair, router, concurrency
-        self.traces: list[Trace] = []
+        self.answered: list[tuple[Question, Trace]] = []
         self.failures = 0
         self.gpu_memory: int | None = None
         counted = {q.id for q in trial.questions}
@@ -345,18 +346,20 @@ class _Loop:
         self.beside = [q for q in trial.test if q.id not in counted] or trial.questions
         self.grader = Grader(trial.recipe.config.grader_timeout_s)
 
-    async def run(self) -> Window:
+    async def run(self) -> None:
         self.trial.show.begin(len(self.trial.questions), 0)
         self.pair.forget()
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
         try:
-            window = await closed_loop(self.concurrency, self.concurrency, len(self.trial.questions), self._answer)
+            await closed_loop(self.concurrency, self.concurrency, len(self.trial.questions), self._answer)
+            if torch.cuda.is_available():
+                self.gpu_memory = torch.cuda.max_memory_allocated()
+            # Only now: a place that waits for a grader is one answer less under way.
+            for question, trace in self.answered:
+                trace.extra |= (await self.grader.grade(question, trace.answer)).to_json()
         finally:
             await self.grader.close()
-        if torch.cuda.is_available():
-            self.gpu_memory = torch.cuda.max_memory_allocated()
-        return window
 
     async def _answer(self, sent: Sent) -> None:
         number = sent.number - self.concurrency
@@ -373,11 +376,9 @@ class _Loop:
             return
         if not counts:
             return
-        graded = await self.grader.grade(question, trace.answer)
         trace.extra |= {"pass": MEMORY, "arm": self.label, "level": question.level, "gold": question.answer}
-        trace.extra |= graded.to_json()
-        self.traces.append(trace)
-        self.trial.show.advance(MEMORY, self.label, graded.grade)
+        self.answered.append((question, trace))
+        self.trial.show.advance(MEMORY, self.label, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,9 +391,8 @@ class _Ran:
 
     @property
     def rate(self) -> float:
-        """Answers a second while the load lasted."""
-        counted: float = len(self.answers) / self.cell["seconds"]
-        return counted
+        """Answers a second. By Little's law: all places were taken, so it is their number over an answer's mean time."""
+        return self.place.concurrency / float(self.seconds.mean())
 
     @property
     def correct(self) -> Array:
@@ -440,7 +440,6 @@ def _figures(mine: _Ran | None, reference: _Ran | None, limit: float, most: int)
         "right_answers_per_s": mine.rate * float(mine.correct.mean()),
     }
     if reference is not None:
-        # By Little's law the rate of a closed loop is its concurrency over the mean time of an answer.
         once = np.ones(len(mine.answers))
         by_law = statistics.pooled_quotient_interval((once, mine.seconds), (once, reference.seconds))
         times = mine.place.concurrency / reference.place.concurrency
