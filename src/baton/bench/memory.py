@@ -391,7 +391,7 @@ class _Ran:
 
     @property
     def rate(self) -> float:
-        """Answers a second. By Little's law: all places were taken, so it is their number over an answer's mean time."""
+        """Answers a second. All places were taken, so by Little's law it is their number over an answer's mean time."""
         return self.place.concurrency / float(self.seconds.mean())
 
     @property
@@ -481,7 +481,10 @@ def show(section: Mapping[str, Any], console: Console) -> None:
                 f"{row['label']} does not fit: its weights and one answer take {size(row['least_bytes'])} of "
                 f"{size(section['bytes'])}.", highlight=False,
             )  # fmt: skip
-        elif row["met"] is False:
+            continue
+        if row["failures"]:
+            console.print(f"{row['label']}: {row['failures']} answers failed and left all arms.", highlight=False)
+        if row["met"] is False:
             console.print(f"{row['label']} missed the budget: it used {row['off']:+.1%}.", highlight=False)
 
 

@@ -1,0 +1,104 @@
+"""At equal memory an arm works on as many answers at once as its own weights leave room for."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+
+from baton.bench import head_to_head, memory
+from baton.bench.memory import MIB, Need
+from baton.bench.runner import run_compare
+from baton.config import NANO_PAIR
+from baton.pair import Pair
+from baton.trace import Role
+
+TWO = Need({}, {"target": 40.0 * MIB, "draft": 2.0 * MIB}, {"target": 3.0 * MIB, "draft": 0.25 * MIB},
+           {"target": 5.0 * MIB, "draft": 0.5 * MIB})  # fmt: skip
+ONE = Need({}, {"target": 40.0 * MIB}, {"target": 4.0 * MIB}, {"target": 6.0 * MIB})
+
+
+def test_what_one_model_leaves_goes_to_more_answers_at_once():
+    limit = ONE.at(8)
+    assert limit == (40 + 32) * MIB
+    assert memory.place(ONE, limit, 64).concurrency == 8
+    both = memory.place(TWO, limit, 64)
+    # 30 MiB beside the weights: nine answers take 27 and 3, ten would take 30 and 3.
+    assert both.concurrency == 9
+    assert both.cache_mb == {"target": 27, "draft": 3}
+    assert TWO.at(9) <= limit < TWO.at(10)
+    assert memory.place(TWO, limit, 4).concurrency == 4
+
+
+def test_each_cache_holds_its_largest_answer_or_the_arm_does_not_fit():
+    assert ONE.cache_mb(1) == {"target": 6}
+    assert memory.place(ONE, 46 * MIB, 64).concurrency == 1
+    assert memory.place(ONE, 46 * MIB - 1, 64) is None
+
+
+def recipe(folder: Path, **heads: Any) -> Path:
+    for split in ("test", "calibration"):
+        rows = [{"id": f"{split}{n}", "question": f"{split}: what is {n} plus 1?", "answer": n + 1} for n in range(10)]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    pair = {
+        "name": "small", "target": "nano:draft", "draft": "nano:draft", "sampling": {"temperature": 0.8},
+        "budget": {"tokens": 16, "answer_reserve": 4},
+    }  # fmt: skip
+    given = {
+        "name": "r", "pair": pair, "task": {"name": "sums", "path": "{split}.jsonl"}, "limit": 4, "latency": None,
+        "routers": ["target", {"router": "random", "knobs": {"share": 0.5}},
+                    {"router": "majority", "label": "votes", "knobs": {"n": 20, "role": "draft"}}],
+        "head_to_head": {"memory": {"questions": 4, "calibration": 2, **heads}},
+    }  # fmt: skip
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(given))
+    return path
+
+
+def test_arms_run_within_the_same_memory_or_are_lowered_until_they_do(tmp_path):
+    """Weights take 2.1 MB a model: two do not fit into 3.3 MB, and beside one there is no room for twenty branches."""
+    path, out = recipe(tmp_path, value=3.3e6, fit={"votes": "n"}), tmp_path / "run"
+    assert run_compare(path, out=out) == 0
+    section = json.loads((out / "results.json").read_text())["head_to_head"]["memory"]
+    target, random, votes = section["arms"]
+    assert target["weight_bytes"].keys() == {"target"}
+    assert random["weight_bytes"].keys() == {"target", "draft"}
+    assert votes["weight_bytes"].keys() == {"draft"}
+    assert not random["fits"]
+    assert random["accuracy"] is None
+    assert random["least_bytes"] > section["bytes"]
+    for arm in (target, votes):
+        assert arm["fits"]
+        assert arm["met"]
+        assert arm["bytes"] <= section["bytes"] == 3.3e6
+        assert arm["failures"] == 0
+        assert arm["answers_per_s"] > 0
+    assert votes["lowered"]
+    assert not target["lowered"]
+    assert votes["knobs"]["n"] < 20
+    assert votes["concurrency"] < target["concurrency"]
+    assert votes["throughput_ratio_ci"][0] <= votes["throughput_ratio"] <= votes["throughput_ratio_ci"][1]
+    assert section["questions"] == 4
+    console = Console(file=io.StringIO(), width=160)
+    head_to_head.show_results({"memory": section}, console)
+    assert "random does not fit: its weights and one answer take" in console.file.getvalue()
+    kept = {f: f.read_bytes() for f in (out / "memory").iterdir()}
+    assert run_compare(path, out=out) == 0
+    assert {f: f.read_bytes() for f in (out / "memory").iterdir()} == kept
+
+
+def test_a_knob_that_is_no_number_of_branches_is_refused(tmp_path, capsys):
+    assert run_compare(recipe(tmp_path, value=2.5e6, fit={"votes": "role"}), out=tmp_path / "run") == 2
+    assert "head_to_head.memory.fit: votes: 'role' is 'draft', no whole number" in capsys.readouterr().err
+
+
+async def test_a_pair_may_be_loaded_for_one_role():
+    pair = Pair.load(NANO_PAIR.model_copy(update={"scorers": {}}), Path("/"), [Role.DRAFT])
+    try:
+        assert list(pair.engines) == [Role.DRAFT]
+    finally:
+        await pair.close()
