@@ -1,9 +1,9 @@
 """`baton compare`: the same questions through every router of a recipe, and what that cost and saved.
 
-A run has two passes. The quality pass answers all questions, many at once, arm by arm. The latency pass answers a few
-of them again, one at a time, the arms taking turns question by question so that whatever drifts hits all alike, and
-each answer finding no prompt cached. Where an arm takes its target share from another arm, that arm answers
-calibration questions first.
+A run has up to three passes. The quality pass answers all questions, many at once, arm by arm. The latency pass answers
+a few of them again, one at a time, the arms taking turns question by question so that whatever drifts hits all alike,
+and each answer finding no prompt cached. The load pass, if the recipe has one, puts every arm under the same loads
+(`load_pass.py`). Where an arm takes its target share from another arm, that arm answers calibration questions first.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def run_compare(
         routers: labels of the arms to run; all if None.
         limit, concurrency, seed: in place of the recipe's.
         shard: `2/8` answers every eighth question, from the second on, into a folder of its own; `merge` puts the
-            shards of several processes or machines together. The latency pass is left to the comparison without a
-            shard that follows, unless the recipe has `latency.sharded`.
+            shards of several processes or machines together. The load pass is left to the comparison without a shard
+            that follows, and so is the latency pass unless the recipe has `latency.sharded`.
 
     0: the comparison is there. 1: it is there but invalid (too many failures). 2: something in the recipe, the
     models or the questions cannot be used; said in one line. 130: stopped by Ctrl-C; the same command resumes. A run
