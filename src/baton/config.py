@@ -659,6 +659,8 @@ class RecipeConfig(Strict):
     combinations are tried."""
     only: list[str] | None = Field(default=None, min_length=1)
     """Labels of the routers to compare; all if null."""
+    labels: str | None = None
+    """Label set of the split under test (`baton label`), relative to the recipe's folder: results then tell `ece`."""
     samples: int = Field(default=1, ge=1)
     """Answers to each question, under each seed."""
     seeds: int = Field(default=1, ge=1)

@@ -28,6 +28,7 @@ from baton import generation
 from baton.bench import environment, metrics, pareto, report, tasks, terminal
 from baton.bench.folder import RunFolder
 from baton.bench.grading import Grade, Graded, Grader
+from baton.bench.labelled_gates import LabelledGates
 from baton.bench.load_pass import Cells, LoadPass, add_results, arrival_digests
 from baton.bench.metrics import CALIBRATION, LATENCY, LOAD, QUALITY, Key, Run
 from baton.bench.partial import write_plan
@@ -50,6 +51,7 @@ from baton.pair import Pair, Pairs, Speculating
 from baton.records import write_json
 from baton.routers import check, create
 from baton.trace import Role, Trace
+from baton.training.labels import load_labels
 
 FIRST_PAUSE_SECONDS = 0.5
 """Before the second attempt at an answer that failed; doubled before each further one."""
@@ -576,7 +578,7 @@ def _identity(
     }
     times = arrival_digests(recipe.config.load, recipe.base)
     return {
-        "recipe": recipe.config.model_dump(mode="json"),
+        "recipe": recipe.config.model_dump(mode="json", exclude={"labels"}),
         "knobs": {c.label: c.arm.knobs for c in contestants},
         "weights": {m.model: environment.weights(m, recipe.pair_base) for m in models},
         "questions": digests,
@@ -604,15 +606,21 @@ def _write_results(
         margin=config.margin,
     )
     models = {c.label: pairs.speculating(_speculating(recipe, c.config)).architectures for c in contestants}
+    gates = LabelledGates(load_labels(recipe.base / config.labels)) if config.labels else None
     part = folder.path / "answers.jsonl.part"
     with part.open("w", encoding="utf-8") as answers:
         for trace in folder.traces():
             record = metrics.record(trace, models.get(metrics.key(trace)[1]))
             run.add(record)
+            if gates is not None and record.key[0] == QUALITY:
+                gates.add(record.key[1], trace)
             if record.key[0] != CALIBRATION:
                 answers.write(json.dumps(metrics.answer_row(trace, record), ensure_ascii=False) + "\n")
     part.replace(folder.path / "answers.jsonl")
     results = metrics.results(run, _header(recipe, asked, shares, points, metrics.clients(run)))
+    if gates is not None:
+        for arm in results["arms"]:
+            arm |= gates.figures(arm["label"])
     results["pareto"] = pareto.fronts(run)
     add_results(results, config.load, Cells(folder.path / "load"))
     if verify is not None:
