@@ -104,16 +104,20 @@ async def compare(
 
     Raises:
         ConfigError: the recipe, the models, the questions or the folder cannot be used.
+        StoppedError: the disk is full, or an engine is dead.
+        EngineError, RouterError: an answer to a calibration question failed; those before it are stored.
     """
     if shard is not None:
         raise ConfigError("shard: a head-to-head finds one operating point for all; leave --shard out")
-    chosen = await choose(recipe, out, show)
+    with runner.stopping(out):
+        chosen = await choose(recipe, out, show)
     results = await runner.compare(chosen.recipe, out, show, verify=chosen.verify, **options)
     assert results is not None
     heads = recipe.config.head_to_head
     if heads is not None and heads.memory is not None:
-        results["head_to_head"]["memory"] = await memory.compare(recipe, heads.memory, results, out, show)
-        write_json(out / "results.json", results)
+        with runner.stopping(out):
+            results["head_to_head"]["memory"] = await memory.compare(recipe, heads.memory, results, out, show)
+            write_json(out / "results.json", results)
     return results
 
 
@@ -199,7 +203,7 @@ def _moved(recipe: Recipe, heads: HeadToHeadConfig) -> dict[str, Knob]:
             continue
         if stands:
             raise ConfigError(
-                f"{recipe.path}: head_to_head.vary: {arm.name!r} takes its knobs from elsewhere; drop one"
+                f"{recipe.path}: head_to_head.vary: {arm.name!r} takes its knobs from elsewhere; leave it out"
             )
         try:
             found[arm.name] = thresholds.find_knob(arm.router, arm.knobs, heads.vary[arm.name] if heads.vary else None)
@@ -269,8 +273,8 @@ class _Finder:
         config = self.recipe.config
         pair = self.pairs.speculating(arm.speculative.over(config.pair))
         return On(
-            config.pair, self.recipe.pair_base, pair, self.questions, config.task.name, config.calibration.split,
-            recipe_options(config),
+            config.pair, self.recipe.pair_base, pair, self.questions, (config.calibration.task or config.task).name,
+            config.calibration.split, recipe_options(config),
         )  # fmt: skip
 
     def _folder(self, arm: RouterConfig) -> Path:

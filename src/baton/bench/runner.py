@@ -226,7 +226,7 @@ async def compare(
         for contestant in involved:
             _check(recipe, contestant, pairs)
         start = environment.describe() | ({"command": command} if command else {})
-        with _stopping(out), closing(RunFolder(out, _identity(recipe, involved, asked), start)) as folder:
+        with stopping(out), closing(RunFolder(out, _identity(recipe, involved, asked), start)) as folder:
             planned = [c.arm for c in involved if c.config in config.arms]
             settings = {"samples": config.samples, "seeds": config.seeds, "margin": config.margin}
             write_plan(out, planned, _ids(asked), settings, _header(recipe, asked, {}, points, None))
@@ -240,7 +240,7 @@ async def compare(
 
 
 @contextmanager
-def _stopping(out: Path) -> Iterator[None]:
+def stopping(out: Path) -> Iterator[None]:
     """Tells in one line why a run cannot go on, whatever group of tasks that came out of."""
     try:
         yield
