@@ -67,6 +67,17 @@ class Pair:
             known[name] = scorer.architecture(self.engines)
         return {name: found for name, found in known.items() if found is not None}
 
+    def held_bytes(self) -> dict[str, float]:
+        """Memory of each role's model, weights and largest cache since `forget`, and of each scorer's own; without
+        those of engines that cannot tell."""
+        held = {}
+        for role, engine in self.engines.items():
+            measured = engine.metrics()
+            if {"weight_bytes", "cache_bytes_peak"} <= measured.keys():
+                held[role.value] = measured["weight_bytes"] + measured["cache_bytes_peak"]
+        own = {name: scorer.held_bytes() for name, scorer in self.scorers.items()}
+        return held | {name: size for name, size in own.items() if size}
+
     def forget(self) -> None:
         """Asks both engines to drop what finished answers left in their caches, so that the next one starts cold."""
         for engine in self.engines.values():

@@ -67,7 +67,7 @@ def test_an_arm_has_the_keys_of_the_contract_in_its_order_and_null_where_nothing
     assert set(arm) - set(CONTRACT) == {
         "label", "grader_timeouts", "control", "equivalence_p", "minimum_detectable_difference", "seeds",
         "win_rate_length_controlled",
-        "ttfat_s", "step_s", "switch_s", "gpu_seconds",
+        "ttfat_s", "step_s", "switch_s", "gpu_seconds", "memory_bytes",
     }  # fmt: skip
     assert list(arm["ttft_s"]) == ["p50", "p90", "p95", "p99"]
     assert set(arm["latency_s"]) == {*arm["ttft_s"], "p50_ci", "p90_ci", "p95_ci", "p99_ci"}

@@ -81,6 +81,8 @@ def test_the_command_tells_what_a_size_finds_and_refuses_what_cannot_be():
     assert told.exit_code == 0
     assert f"differences from {100 * Design(500, 4, 0.8, 0.1).detectable():.1f} points on" in told.stdout
     assert "5 points: power  94%, 312 questions for 80%" in told.stdout
+    assert "too high" not in told.stdout
+    assert "too high" in CliRunner().invoke(app, [*asked[:-1], ".01"]).stdout
     refused = CliRunner().invoke(app, [*asked, "--accuracy", ".99"])
     assert refused.exit_code == 2
     assert "discordance: 0.1 cannot be" in refused.stderr

@@ -85,6 +85,8 @@ def results(out: Path) -> dict[str, Any]:
 def untimed(found: dict[str, Any]) -> dict[str, Any]:
     """What does not depend on the clock."""
     timed = {"latency_s", "ttft_s", "ttfat_s", "tpot_s", "step_s", "switch_s", "throughput_tps", "speedup"}
+    # What the caches held at most depends on what ran beside.
+    timed |= {"memory_bytes"}
     arms = [{k: v for k, v in arm.items() if k not in timed} for arm in found["arms"]]
     for arm in arms:
         # How much of a prefix was cached depends on what ran before.

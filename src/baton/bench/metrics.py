@@ -298,6 +298,8 @@ class Run:
     margin: float = 0.02
     """Accuracy within which two arms are equivalent."""
 
+    memory: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By arm, the most that each model was seen to hold."""
     _left: dict[str, frozenset[str]] = field(default_factory=dict, init=False)
     """What `left` found, until a record is added."""
 
@@ -306,6 +308,12 @@ class Run:
         name, arm, question, sample = r.key
         if question in self.questions.get(name, ()):
             self.records.setdefault((name, arm), {})[question, sample] = r
+
+    def hold(self, trace: Trace) -> None:
+        """Notes what the models held when an answer was there."""
+        seen = self.memory.setdefault(trace.extra["arm"], {})
+        for model, size in trace.extra.get("memory_bytes", {}).items():
+            seen[model] = max(size, seen.get(model, 0.0))
 
     def expected(self, name: str) -> Iterator[tuple[str, int]]:
         """(question, sample) of every answer that a pass asks of an arm."""
@@ -458,6 +466,7 @@ def _arm(run: Run, arm: Arm, baseline: Arm | None, speculating: Arm | None) -> d
         "speedup_vs_speculation": _speedup(timed, run.scored(LATENCY, speculating)) if speculating else None,
         "tokens": _tokens(answers),
         "flops": flops(answers),
+        "memory_bytes": run.memory.get(arm.label),
         "gpu_memory_bytes": max((r.gpu_memory for r in everything if r.gpu_memory is not None), default=None),
         "gpu_seconds": _known_mean([r.gpu_seconds for r in timed or answers]),
         "energy_j": _known_mean([r.energy for r in timed or answers]),

@@ -15,6 +15,8 @@ from scipy import optimize, stats
 
 ALPHA = 0.05
 POWER = 0.8
+FEW = 10
+"""Questions that differ, as expected: the normal approximation needs as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,11 @@ class Design:
         return one * (1 - self.chance + self.chance / self.samples)
 
     @property
+    def few(self) -> bool:
+        """Whether so few questions will differ that the power told here is too high."""
+        return self.questions * self.second_moment < FEW
+
+    @property
     def alpha(self) -> float:
         return ALPHA / self.arms
 
@@ -106,6 +113,8 @@ def describe(design: Design, margin: float) -> str:
         f"equal arms are shown to be equivalent within {100 * margin:g} points {design.equivalence_power(margin):.0%} "
         "of the time"
     )
+    if design.few:
+        lines.append(f"fewer than {FEW} questions will differ between the arms: so few that these figures are too high")
     return "\n".join(lines)
 
 

@@ -21,12 +21,12 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
 from rich.console import Console
 
 from baton import generation
 from baton.bench import environment, metrics, pareto, report, tasks, terminal
 from baton.bench.folder import RunFolder
+from baton.bench.gpu import Meter, visible_gpus
 from baton.bench.grading import Grade, Graded, Grader
 from baton.bench.labelled_gates import LabelledGates
 from baton.bench.load_pass import Cells, LoadPass, add_results, arrival_digests
@@ -289,6 +289,8 @@ class _Runner:
         """Wall clock at the loop's zero: answers that began and ended on one clock can be compared."""
         self.cells = Cells(folder.path / "load")
         self.grader = Grader(config.grader_timeout_s, pairs.plain.scorers)
+        gpus = visible_gpus()
+        self.meter = Meter(gpus) if gpus else None
         self.done = folder.done()
         self.shares: dict[str, float] = {}
         """Target share by label, measured on the calibration questions."""
@@ -298,6 +300,8 @@ class _Runner:
     async def all(self) -> list[Contestant]:
         """All passes; returns the arms as they ran."""
         self._begin()
+        if self.meter is not None:
+            self.meter.start()
         try:
             with self.show:
                 for config in self.config.measured:
@@ -306,13 +310,16 @@ class _Runner:
                     contestant_of(self.recipe, r, self.shares.get(r.share_of or "", 0.0)) for r in self.config.arms
                 ]
                 for contestant in contestants:
-                    if torch.cuda.is_available():
-                        torch.cuda.reset_peak_memory_stats()
+                    self._pair(contestant).forget()
+                    if self.meter is not None:
+                        self.meter.forget_peak()
                     await self._answer_all(QUALITY, contestant, self.config.seeds * self.config.samples)
                 await self._take_turns(contestants)
                 if self.parts == 1 and self.config.load is not None:
                     await self._put_under_load(self.config.load, contestants)
         finally:
+            if self.meter is not None:
+                self.meter.close()
             await self.grader.close()
         return contestants
 
@@ -465,15 +472,23 @@ class _Runner:
         started = self.epoch + asyncio.get_running_loop().time()
         # The quality pass numbers its samples through over the run's seeds.
         seed = self.options.seed + (key[3] // self.config.samples if key[0] == QUALITY else 0)
-        trace = await generate(
-            self._pair(contestant), contestant.router, question.question,
-            options=replace(self.options, timeout=seconds, seed=seed), question_id=question.id, sample=key[3],
-        )  # fmt: skip
+        pair, meter = self._pair(contestant), self.meter
+        begun = meter.begin() if meter is not None else None
+        try:
+            trace = await generate(
+                pair, contestant.router, question.question,
+                options=replace(self.options, timeout=seconds, seed=seed), question_id=question.id, sample=key[3],
+            )  # fmt: skip
+        finally:
+            spent = meter.end(begun) if meter is not None and begun is not None else None
         trace.extra |= question.extra
         trace.extra |= {"pass": key[0], "arm": key[1], "started": started, "client": self.client}
         trace.extra |= {"level": question.level, "gold": question.answer}
-        if key[0] == QUALITY and torch.cuda.is_available():
-            trace.extra["gpu_memory_bytes"] = torch.cuda.max_memory_allocated()
+        trace.extra["memory_bytes"] = pair.held_bytes()
+        if meter is not None and spent is not None:
+            trace.extra |= {"energy_j": spent.joules, "gpu_seconds": spent.gpu_seconds}
+            if key[0] == QUALITY:
+                trace.extra["gpu_memory_bytes"] = meter.peak_bytes
         return trace
 
 
@@ -612,6 +627,7 @@ def _write_results(
         for trace in folder.traces():
             record = metrics.record(trace, models.get(metrics.key(trace)[1]))
             run.add(record)
+            run.hold(trace)
             if gates is not None and record.key[0] == QUALITY:
                 gates.add(record.key[1], trace)
             if record.key[0] != CALIBRATION:
