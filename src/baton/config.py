@@ -292,6 +292,8 @@ NANO_PAIR = PairConfig(
     scorers={
         "judge": JudgeConfig(kind="judge", role="target", template="nano", read="expected"),
         "confidence": ConfidenceConfig(kind="confidence", role="draft"),
+        "prm": PrmConfig(kind="prm", model="nano:prm"),
+        "prm-correct": PrmConfig(kind="prm", model="nano:prm-correct"),
     },
 )
 """The pair that is shipped with the package; a recipe calls it `nano`."""

@@ -366,7 +366,12 @@ class _Search:
         if low.scores and not self.knob.fixed and not self.knob.whole:
             least, most = min(low.scores), max(low.scores)
             beyond = most + 1e-3 * max(most - least, abs(most), 1e-6)
-            self.knob = replace(self.knob, low=min(self.knob.low, least), high=max(self.knob.high, beyond))
+            wider = (min(self.knob.low, least), max(self.knob.high, beyond))
+            low_end, high_end = (
+                seen if self._is_value(seen) else had
+                for seen, had in zip(wider, (self.knob.low, self.knob.high), strict=True)
+            )
+            self.knob = replace(self.knob, low=low_end, high=high_end)
             await self._try(self.knob.low)
         await self._try(self.knob.high)
 
@@ -378,6 +383,14 @@ class _Search:
             raise ValueError(
                 f"harm: {name}'s {self.knob.name!r} is no threshold of a gate on a score; vary one that is"
             )
+
+    def _is_value(self, value: float) -> bool:
+        """Whether the router takes the value: a threshold of probabilities does not follow scores beyond 1."""
+        try:
+            self.make_router(value)
+        except ValueError:
+            return False
+        return True
 
     async def find(self, asked: Asked) -> None:
         """Tries values until one is near enough, none can be nearer, or enough were tried."""
