@@ -92,6 +92,10 @@ def test_overrides_replace_nested_fields_and_are_checked(recipe):
             {"task": "alpaca-eval"},
             ["task.scorer: 'alpaca-eval' is graded by the pair's scorer 'judge'", "add it"],
         ),
+        (
+            {"task": {"name": "alpaca-eval", "scorer": "judge"}, "pair": "nano"},
+            ["task.scorer: 'judge' has the template 'nano', which is about single steps; grade by one"],
+        ),
         ({"latency": {"limit": "many"}}, ["latency.limit: 'many' cannot be used; input should be a valid integer"]),
         ({"latency": 3}, ["latency: 3 cannot be used; give a group of fields"]),
         ({"pair": "missing.yaml"}, ["missing.yaml: there is no such file"]),

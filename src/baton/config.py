@@ -349,6 +349,12 @@ class TaskConfig(Strict):
                 f"task.scorer: {self.name!r} is graded by the pair's scorer {self.asks!r}, and the pair {have}; "
                 "add it under scorers in the pair's YAML, or name one in task.scorer"
             )
+        template = getattr(scorers[self.asks], "template", None) if self.asks else None
+        if self.graded_by == "judge" and template in {"nano", "specreason", "lookahead"}:
+            raise ValueError(
+                f"task.scorer: {self.asks!r} has the template {template!r}, which is about single steps; grade by one "
+                "with the template preference, or with prompts of your own"
+            )
 
     @model_validator(mode="after")
     def _named(self) -> TaskConfig:

@@ -288,8 +288,16 @@ def write_repository(folder: Path) -> None:
     parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "m.parquet")
 
 
-def test_a_downloaded_repository_gives_its_splits_and_calibration_without_test_questions(tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """What `datasets` makes of files goes away with the test."""
+    import datasets.config
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_downloaded_repository_gives_its_splits_and_calibration_without_test_questions(tmp_path):
     write_repository(tmp_path / "gpqa")
     task = TaskConfig(name="gpqa-diamond", path="gpqa")
     test, calibration = (tasks.load(task, split, tmp_path) for split in ("test", "calibration"))
@@ -299,6 +307,7 @@ def test_a_downloaded_repository_gives_its_splits_and_calibration_without_test_q
     assert [q.id for q in tasks.load(task, "calibration", tmp_path, 2)] == ["rec2", "rec3"]
 
 
+@pytest.mark.usefixtures("cache")
 def test_a_downloaded_repository_of_plain_files_is_read(tmp_path):
     (tmp_path / "lcb").mkdir()
     (tmp_path / "lcb" / "test6.jsonl").write_text(json.dumps(LIVE) + "\n" + json.dumps(LEET) + "\n")
@@ -307,6 +316,7 @@ def test_a_downloaded_repository_of_plain_files_is_read(tmp_path):
     assert len(questions[0].key["tests"]) == 2
 
 
+@pytest.mark.usefixtures("cache")
 def test_a_folder_that_is_no_such_repository_is_refused_in_one_line(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match=r"cannot be loaded as Idavidrein/gpqa .*hf download Idavidrein/gpqa"):

@@ -6,8 +6,10 @@ import asyncio
 
 import pytest
 
+from baton.bench import grading
 from baton.bench.grading import GRADERS, Grade, Graded, Grader, MathGrader, boxed, gold_text, last_boxed
 from baton.bench.tasks import Question
+from baton.engines.base import EngineError, EngineLostError
 from baton.scorers.base import Score, Scorer
 
 
@@ -196,6 +198,36 @@ async def test_an_open_answer_is_compared_with_the_reference_whatever_stands_fir
 async def test_a_judge_that_says_neither_leaves_the_answer_undecided(unread):
     graded = await Grader(scorers={"taste": Taste(unread)}).grade(question("aa", "judge", scorer="taste"), "aaa")
     assert graded == Graded(Grade.TIMEOUT, reason="no verdict: 'hm'")
+
+
+class Lost(Taste):
+    """Fails a number of times."""
+
+    def __init__(self, times: int, error: EngineError):
+        super().__init__()
+        self.left, self.error = times, error
+
+    async def score(self, requests):
+        self.left -= 1
+        if self.left >= 0:
+            raise self.error
+        return await super().score(requests)
+
+
+@pytest.mark.parametrize(
+    ("times", "error", "grade"),
+    [
+        (2, EngineLostError("gone"), Grade.CORRECT),
+        (3, EngineLostError("gone"), Grade.TIMEOUT),
+        (1, EngineError("no such token"), Grade.TIMEOUT),
+    ],
+)
+async def test_a_judge_that_fails_is_asked_again_and_never_makes_an_answer_wrong(times, error, grade, monkeypatch):
+    monkeypatch.setattr(grading, "FIRST_PAUSE_SECONDS", 0.0)
+    grader = Grader(scorers={"taste": Lost(times, error)})
+    graded = await grader.grade(question("a", "judge", scorer="taste"), "aa")
+    assert graded.grade is grade
+    assert grade is Grade.CORRECT or str(error) in graded.reason
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,9 @@ LETTERS = "ABCDEFGHIJ"
 SHUFFLE_SEED = 20240612
 """Of the order of options; changing it changes every published figure on shuffled questions."""
 TESTS = ("tests", "before", "entry_point")
-"""Columns that the grader of code needs. They are not shown to models and stay out of traces."""
+"""Columns that the grader of code needs."""
+LEFT_OUT = (*TESTS, "solution")
+"""Columns that are not shown to models and stay out of traces: long, and of no use to a reader of results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +104,7 @@ def only(read: Reader, keep: Callable[[dict[str, Any]], bool]) -> Reader:
 
 def gsm8k_row(row: Row) -> dict[str, Any]:
     """The published answers are solutions that end in `#### 1,234`."""
-    *solution, answer = str(row["answer"]).split("####")
-    told = {"solution": "".join(solution).strip()} if solution else {}
-    return {**row, **told, "answer": answer.replace(",", "").strip()}
+    return {**row, "answer": str(row["answer"]).rpartition("####")[2].replace(",", "").strip()}
 
 
 def math_row(row: Row) -> dict[str, Any] | None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
+from baton.engines.base import EngineError
 from baton.sandbox import Limits, Program, run_tests
 from baton.scorers.base import NO_VERDICT, Score, Scorer, ScoreRequest
 
@@ -30,6 +31,11 @@ WORKER = "baton.bench.math_worker"
 START_SECONDS = 120.0
 """Importing math-verify takes about a second; on a loaded machine it may take many."""
 
+
+ATTEMPTS = 3
+"""At a grade, of a model that was lost."""
+FIRST_PAUSE_SECONDS = 0.5
+"""Before the second of them; doubled before the third."""
 
 _DIGITS = re.compile(r"[+-]?[0-9]{1,18}")
 """A whole number, which can be compared without help."""
@@ -102,18 +108,24 @@ class Grader:
         self._graders: dict[str, OneGrader] = {}
 
     async def grade(self, question: Question, text: str) -> Graded:
-        """Grades the text of an answer phase.
+        """Grades the text of an answer phase. A model that judges and fails, again and again, leaves it undecided.
 
         Raises:
             RuntimeError: the grading process or the sandbox does not start.
-            EngineError: the model that judges failed.
         """
         if not text.strip():
             return Graded(Grade.NO_ANSWER)
         name = question.grader
         if name not in self._graders:
             self._graders[name] = self._make(name)
-        return await self._graders[name].grade(question, text)
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return await self._graders[name].grade(question, text)
+            except EngineError as error:
+                if not error.retryable or attempt == ATTEMPTS:
+                    return Graded(Grade.TIMEOUT, reason=f"{type(error).__name__}: {error}")
+                await asyncio.sleep(FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
+        raise AssertionError("unreachable")
 
     async def close(self) -> None:
         for grader in self._graders.values():

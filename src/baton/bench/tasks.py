@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from baton.bench.benchmarks import BENCHMARKS, TESTS, Reader, Source
+from baton.bench.benchmarks import BENCHMARKS, LEFT_OUT, TESTS, Reader, Source
 from baton.config import ConfigError, TaskConfig
 from baton.nano import problems
 
@@ -146,7 +146,7 @@ def _questions(rows: Iterable[Mapping[str, Any]], where: str, task: TaskConfig, 
             # Some sources store whole numbers as 27.0.
             answer=str(int(answer) if isinstance(answer, float) and answer.is_integer() else answer),
             level=None if level in (None, "") else str(level),
-            extra={k: v for k, v in row.items() if k not in names and k not in TESTS},
+            extra={k: v for k, v in row.items() if k not in names and k not in LEFT_OUT},
             grader=grader,
             key=key,
         )
