@@ -202,6 +202,7 @@ def merge(
 def label(
     recipe: Annotated[Path, typer.Argument(help="The recipe's YAML.")],
     out: Annotated[Path | None, typer.Option(help="Folder of the labels (labels/NAME); a second call resumes.")] = None,
+    split: Annotated[str | None, typer.Option(help="In place of the recipe's.")] = None,
     limit: Annotated[int | None, typer.Option(help="Questions, in place of the recipe's.")] = None,
     n: Annotated[int | None, typer.Option(help="Continuations of each step.")] = None,
     look: Annotated[int | None, typer.Option(help="Where rollouts that all came out alike end; 0: never.")] = None,
@@ -217,7 +218,7 @@ def label(
     from baton.training import command
 
     given = {
-        "limit": limit, "n": n, "look": look, "concurrency": concurrency, "max_batch": max_batch, "cache_mb": cache_mb,
+        "split": split, "limit": limit, "n": n, "look": look, "concurrency": concurrency, "max_batch": max_batch, "cache_mb": cache_mb,
         "seed": seed,
     }  # fmt: skip
     console = Console(highlight=False)

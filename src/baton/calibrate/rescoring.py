@@ -153,15 +153,18 @@ async def rescore(
         if missing := set(scorers) - set(read.scores) - {name for name, comparing in scorers.items() if comparing}:
             raise ValueError(f"work: {store} has no scores by {sorted(missing)[0]!r}; give another --work folder")
     left = [step for step in steps if step.key not in have]
-    progress(stage, len(steps) - len(left), len(steps))
+    done = len(steps) - len(left)
+    progress(stage, done, len(steps))
 
     async def one(step: Placed) -> None:
+        nonlocal done
         router = Rescorer(step, scorers, pair, certainty)
         await generate(pair, router, step.question_text, options=options, question_id=step.question)
         assert router.read is not None
         have[step.key] = router.read
         write_line(file, json.dumps(asdict(router.read), ensure_ascii=False))
-        progress(stage, sum(s.key in have for s in steps), len(steps))
+        done += 1
+        progress(stage, done, len(steps))
 
     with file:
         await each(left, one, concurrency)
