@@ -218,7 +218,8 @@ def label(
     from baton.training import command
 
     given = {
-        "split": split, "limit": limit, "n": n, "look": look, "concurrency": concurrency, "max_batch": max_batch, "cache_mb": cache_mb,
+        "split": split, "limit": limit, "n": n, "look": look, "concurrency": concurrency, "max_batch": max_batch,
+        "cache_mb": cache_mb,
         "seed": seed,
     }  # fmt: skip
     console = Console(highlight=False)
