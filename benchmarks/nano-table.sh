@@ -13,7 +13,8 @@ mkdir -p "$out"
 case $stage in
   points)
     for n in $(seq "$count"); do
-      baton calibrate arms "$recipe" --shard "$n/$count" --work "$out" >"$out/$n.log" 2>&1 &
+      baton calibrate arms "$recipe" --shard "$n/$count" --evaluations 4 --tolerance 0.03 --work "$out" \
+        >"$out/$n.log" 2>&1 &
     done
     wait
     tail -qn 1 "$out"/*.log ;;
