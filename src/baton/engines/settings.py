@@ -10,7 +10,7 @@ CLAIMED = {
     "dtype": "dtype", "max_num_seqs": "max_batch", "tensor_parallel_size": "vllm.tensor_parallel",
     "data_parallel_size": "vllm.replicas", "device_ids": "vllm.devices", "gpu_memory_utilization": "vllm.memory",
     "kv_cache_memory_bytes": "cache_mb", "max_model_len": "vllm.context", "block_size": "vllm.block",
-    "enforce_eager": "vllm.eager", "max_logprobs": "vllm.logprobs",
+    "enforce_eager": "vllm.eager",
 }  # fmt: skip
 """vLLM's arguments that a field of the configuration sets."""
 

@@ -39,7 +39,8 @@ def engine_arguments(
         "enforce_eager": cpu or settings.eager,
         "enable_prefix_caching": True,
         "use_tqdm_on_load": False,
-        "max_logprobs": settings.logprobs,
+        # No bound but the vocabulary: what is read is the router's choice.
+        "max_logprobs": -1,
         "trust_remote_code": trust_remote_code,
         "seed": 0,
     }

@@ -56,7 +56,6 @@ class Pooled:
             str(checkpoint.folder), dtype=dtype, cache_bytes=cache_bytes, max_batch=max_batch,
             trust_remote_code=checkpoint.trust_remote_code, revision=None, speculative=None, settings=settings,
         )  # fmt: skip
-        del arguments["max_logprobs"]
         try:
             with environment(None):
                 self._llm: LLM = LLM(**arguments, **further, runner="pooling", disable_log_stats=True)
