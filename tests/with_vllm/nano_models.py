@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from baton.config import ModelConfig
+from baton.config import ModelConfig, load_pair
 from baton.engines.base import Engine
 from baton.nano.problems import load
 from baton.pair import load_engine
 
-CONTEXT, BLOCK = 2048, 32
-VLLM: dict[str, Any] = {"engine": "vllm", "cache_mb": 64, "vllm": {"context": CONTEXT, "block": BLOCK}}
-"""How the nano models run in vLLM here, but for the model."""
+PAIR = Path(__file__).parents[2] / "recipes" / "nano" / "pair-vllm.yaml"
+"""The shipped pair in vLLM."""
+VLLM: dict[str, Any] = load_pair(PAIR).target.model_dump(exclude_unset=True, exclude={"model"})
+"""How its models run, but for which model."""
+CONTEXT, BLOCK = VLLM["vllm"]["context"], VLLM["vllm"]["block"]
 
 
 def nano(role: str, **changes: Any) -> Engine:

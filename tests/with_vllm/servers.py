@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,8 +12,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-from nano_models import VLLM
+from nano_models import PAIR
 
 START_S, STOP_S = 600.0, 60.0
 COMMAND = [sys.executable, "-c", "from baton.cli import main; main()"]
@@ -56,9 +56,7 @@ class Up:
 
     def start(self) -> None:
         """Returns when both servers answer."""
-        pair = self.folder / "pair.yaml"
-        models = {role: {"model": f"nano:{role}", **VLLM} for role in ("target", "draft")}
-        pair.write_text(yaml.safe_dump({"name": "nano", **models, "cues": "nano:cues"}))
+        pair = Path(shutil.copy(PAIR, self.folder))
         self.served.unlink(missing_ok=True)
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
