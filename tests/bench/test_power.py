@@ -62,7 +62,7 @@ def test_equivalence_is_shown_as_often_as_predicted():
 
 @pytest.mark.parametrize(
     ("wrong", "field"),
-    [({"questions": 1}, "questions"), ({"accuracy": 1.2}, "accuracy"), ({"discordance": 0.5}, "discordance"),
+    [({"questions": 1}, "questions"), ({"accuracy": 1.2}, "accuracy"), ({"discordance": 1.5}, "discordance"),
      ({"chance": 2}, "chance"), ({"arms": 0}, "arms"), ({"samples": 0}, "samples")],
 )  # fmt: skip
 def test_a_design_that_cannot_be_is_refused_by_field(wrong, field):
@@ -83,6 +83,6 @@ def test_the_command_tells_what_a_size_finds_and_refuses_what_cannot_be():
     assert "5 points: power  94%, 312 questions for 80%" in told.stdout
     assert "too high" not in told.stdout
     assert "too high" in CliRunner().invoke(app, [*asked[:-1], ".01"]).stdout
-    refused = CliRunner().invoke(app, [*asked, "--accuracy", ".99"])
+    refused = CliRunner().invoke(app, [*asked, "--accuracy", "99"])
     assert refused.exit_code == 2
-    assert "discordance: 0.1 cannot be" in refused.stderr
+    assert "accuracy: 99.0 is out of range; use a number between 0 and 1" in refused.stderr
