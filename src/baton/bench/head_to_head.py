@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from baton.bench import memory, runner, statistics, tasks
+from baton.bench.grading import Grade
 from baton.bench.metrics import LATENCY, P99_ANSWERS, QUALITY, Arm, Run
 from baton.bench.statistics import Array, Interval
 from baton.bench.tasks import Question
@@ -300,7 +301,8 @@ class _Finder:
                 stages.add(stage)
                 self.show.begin(total, done)
             else:
-                self.show.advance(f"calibration, {self.name}", f"{arm.name} {stage}", None)
+                # Its grade is not known here; it did not fail.
+                self.show.advance(f"calibration, {self.name}", f"{arm.name} {stage}", Grade.TIMEOUT)
 
         return report
 

@@ -201,7 +201,7 @@ class _Trial:
             await generate(pair, router, question.question, options=self.options, question_id=question.id)
             for role, engine in pair.engines.items():
                 peaks[role].append(engine.metrics()["cache_bytes_peak"])
-            self.show.advance(MEMORY, f"{arm.name}, one answer", None)
+            self.show.advance(MEMORY, f"{arm.name}, one answer", Grade.TIMEOUT)
         scorers = getattr(router, "scorers", ())
         read = {getattr(self.recipe.config.pair.scorers[name], "role", None) for name in scorers}
         used = [role for role, sizes in peaks.items() if any(sizes) or role in read]
@@ -378,7 +378,8 @@ class _Loop:
             return
         trace.extra |= {"pass": MEMORY, "arm": self.label, "level": question.level, "gold": question.answer}
         self.answered.append((question, trace))
-        self.trial.show.advance(MEMORY, self.label, None)
+        # Not graded yet.
+        self.trial.show.advance(MEMORY, self.label, Grade.TIMEOUT)
 
 
 @dataclass(frozen=True, slots=True)

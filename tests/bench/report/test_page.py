@@ -229,3 +229,32 @@ def test_published_results_without_traces_still_make_a_report(small_run, tmp_pat
     found = page(tmp_path)
     assert "The traces of this run are not in its folder." in found.text
     assert found.data["arms"][0]["latency"]["n"] == 3
+
+
+def test_equal_budgets_are_told_with_what_was_missed(run):
+    figures = {"accuracy": 0.5, "accuracy_ci": [0.3, 0.7]}
+    arm = {"knob": None, "value": None, "test": 2e9, "off": 0.0, "off_ci": [0, 0], "met": True, "note": "", **figures}
+    moved = {**arm, "label": "rsd@flops", "knob": "threshold", "value": 0.75, "off": 0.4, "off_ci": None, "met": False}
+    memory = {
+        "weight_bytes": {"target": 4e7}, "answer_bytes": 3e6, "least_bytes": 9e7, "lowered": False, "latency_s": None,
+        **dict.fromkeys(("concurrency", "answers_per_s", "throughput_ratio", "throughput_ratio_ci", *figures)),
+    }  # fmt: skip
+    results = json.loads((run / "results.json").read_text())
+    results["head_to_head"] = {
+        "flops": {
+            "budget": {"of": "target", "times": 0.7, "calibration": 2e9, "test": 2e9}, "tolerance": 0.05,
+            "arms": [{**arm, "label": "target"}, {**moved, "note": "out of reach"}],
+            "pairs": [{"a": "target", "b": "x", "equal": True, "accuracy_delta": 0.1, "accuracy_delta_ci": [0, 0.2]}],
+        },
+        "memory": {"bytes": 8e7, "of": "target", "arms": [{**memory, "label": "rsd", "fits": False}]},
+    }  # fmt: skip
+    (run / "results.json").write_text(json.dumps(results))
+    said = page(run).text
+    assert "At equal FLOPs" in said
+    assert "threshold 0.75" in said
+    assert "+40.0 % (missed)" in said
+    assert "out of reach" in said
+    assert "target against x: +10.0 points" in said
+    assert "At equal memory" in said
+    assert "does not fit" in said
+    assert "needs 90.00 M" in said
