@@ -1,4 +1,4 @@
-"""Trains a process reward model for a pair, from the labels of `baton label`.
+"""Trains a process reward model, or a resident head, for a pair, from the labels of `baton label`.
 
     accelerate launch --config_file accelerate_configs/cpu.yaml scripts/train_prm.py \
         --config recipes/nano/train/prm.yaml
@@ -17,12 +17,24 @@ except ModuleNotFoundError as missing:
     raise SystemExit(2) from None
 
 from baton.training.config import StepTraining, Training
+from baton.training.fit import dry_run
 from baton.training.prm import Job
+
+DRY = {"--dry-run", "--dry_run"}
 
 
 def main() -> None:
+    arguments = sys.argv[1:]
+    if DRY & set(arguments):
+        # A recipe for GPUs is checked where there is none.
+        arguments += ["--use_cpu", "true"]
     try:
-        asked, model, training = TrlParser((StepTraining, ModelConfig, Training)).parse_args_and_config()
+        parser = TrlParser((StepTraining, ModelConfig, Training))
+        asked, model, training = parser.parse_args_and_config(arguments)
+        if asked.dry_run:
+            told = dry_run(asked, model, training)
+            print(json.dumps(told, indent=1, default=str))
+            raise SystemExit(0 if told["fits"] else 1)
         job = Job.prepare(asked, model, training)
     except (ValueError, FileNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)

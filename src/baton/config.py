@@ -209,6 +209,14 @@ class ConfidenceConfig(Strict):
     statistic: Literal["mean", "min", "entropy", "margin"] = "mean"
 
 
+class ResidentConfig(Strict):
+    """A head on hidden states that a model of the pair computes anyway."""
+
+    kind: Literal["resident"]
+    model: str = Field(min_length=1)
+    """The folder that scripts/train_prm.py wrote with `kind: resident`; it says whose states it reads."""
+
+
 class CallableConfig(Strict):
     """A function of your own."""
 
@@ -221,13 +229,16 @@ class CallableConfig(Strict):
     concurrency: int = Field(default=8, ge=1)
 
 
-ScorerConfig = PrmConfig | RewardConfig | JudgeConfig | EmbeddingConfig | ConfidenceConfig | CallableConfig
+ScorerConfig = (
+    PrmConfig | RewardConfig | JudgeConfig | EmbeddingConfig | ConfidenceConfig | ResidentConfig | CallableConfig
+)
 SCORERS: dict[str, type[Strict]] = {
     "prm": PrmConfig,
     "reward": RewardConfig,
     "judge": JudgeConfig,
     "embedding": EmbeddingConfig,
     "confidence": ConfidenceConfig,
+    "resident": ResidentConfig,
     "callable": CallableConfig,
 }
 

@@ -30,7 +30,7 @@ from baton.boundary import (
 )
 from baton.engines.base import NOTHING, Call, Chunk, EngineError, Prefix, Read, Sampling, Session, TokenScore, Usage
 from baton.gate import Gate
-from baton.scorers.base import ScoreRequest, cost, next_token
+from baton.scorers.base import STATES, ScoreRequest, cost, last_state, next_token
 from baton.trace import Decision, HelperCall, Kind, Observation, Phase, Role, Segment, Trace
 from baton.vocabulary import THINK_END, Vocabulary, unfinished
 
@@ -151,6 +151,8 @@ class _Node:
     streamed: bool = False
     shown: int = 0
     """Tokens handed to the reader."""
+    state: Any = None
+    """Hidden state `[width]` that predicted the segment's last token, where a scorer reads it."""
 
     def path(self) -> list[_Node]:
         """From the root to this node."""
@@ -266,8 +268,11 @@ class Generation:
         trace: Trace,
         on_text: OnText | None = None,
         replay: Trace | None = None,
+        states: frozenset[Role] = frozenset(),
     ):
+        """`states` are the roles whose hidden states scorers read: they are kept as segments are written."""
         self.pair, self.question, self.options, self.trace = pair, question, options, trace
+        self._states = states
         self._on_text = on_text
         self._replay = list(replay.observations) if replay is not None else None
         self._loop = asyncio.get_running_loop()
@@ -791,6 +796,8 @@ class Generation:
         )
         # The matcher caps by itself, and may wait for a character to be complete.
         cap = room if self._one_vocabulary else room + SPLIT
+        if role in self._states and read.hidden != "end":
+            read |= STATES
         call = Call(self._prefix(parent, role), matcher, cap, self.options.sampling, node.segment.seed, read)
         node.task = self._spawn(self._drive(node, call))
         return Pending(self, node)
@@ -865,6 +872,7 @@ class Generation:
         segment.features = {k: v if k == "hidden_end" else v[:tokens] for k, v in segment.features.items()}
         # The state at the old end belongs to a token that is gone.
         segment.features.pop("hidden_end", None)
+        node.state = None
         node.prefixes.clear()
         self._settle(node, segment.ids[:tokens])
 
@@ -1006,7 +1014,10 @@ class Generation:
             self._settle(node, segment.ids)
             raise
         segment.ended_by, segment.detail = matcher.ended_by, matcher.detail or segment.detail
-        segment.features = _features(got, matcher.kept, call.read)
+        # What only scorers asked for stays out of the trace.
+        segment.features = _features(got, matcher.kept, node.read)
+        if segment.role in self._states and call.read.hidden == "tokens" and matcher.kept:
+            node.state = [h for c in got for h in c.hidden][matcher.kept - 1]
         segment.overshoot = segment.sampled - matcher.kept
         self._settle(node, matcher.ids[: matcher.kept])
 
@@ -1176,6 +1187,15 @@ class _Place:
     async def logprob(self, role: str) -> tuple[list[TokenScore], Usage]:
         return await self.gen._scored(self.gen._role(role), self.node)
 
+    async def state(self, role: str) -> tuple[Any, Usage]:
+        gen, node, speaker = self.gen, self.node, self.gen._role(role)
+        if node.state is not None and node.segment.role is speaker:
+            return node.state, Usage()
+        assert node.parent is not None
+        before, ids = gen._prefix(node.parent, speaker), gen._ids(node, speaker)
+        async with gen._lease(speaker, node.parent, node) as session:
+            return await last_state(session, gen._vocabulary[speaker], before.extend(ids[:-1]))
+
     async def reply(self, role: str, ask: str, begin: str, top: int) -> tuple[list[tuple[int, float]], Usage]:
         gen, node, speaker = self.gen, self.node, self.gen._role(role)
         vocabulary = gen._vocabulary[speaker]
@@ -1234,7 +1254,9 @@ async def generate(
         pair=pair.name,
         seed=options.seed,
     )
-    gen = Generation(pair, question, options, trace=trace, on_text=on_text, replay=replay)
+    asked = (pair.scorers.get(name) for name in getattr(router, "scorers", ()))
+    states = frozenset(role for scorer in asked for role in getattr(scorer, "states", ()))
+    gen = Generation(pair, question, options, trace=trace, on_text=on_text, replay=replay, states=states)
     try:
         async with asyncio.timeout(options.timeout) as deadline:
             await router(gen)

@@ -59,7 +59,9 @@ async def test_the_exported_model_gates_a_router(trained):
     pair = Pair.load(NANO_PAIR.model_copy(update={"scorers": scorers}), Path())
     try:
         question = problems.load("dev", 1)[0].question
-        trace = await generate(pair, RSD(threshold=0.5), question, options=Options(budget=Budget(tokens=200, answer_reserve=32)))
+        trace = await generate(
+            pair, RSD(threshold=0.5), question, options=Options(budget=Budget(tokens=200, answer_reserve=32))
+        )
     finally:
         await pair.close()
     assert trace.decisions

@@ -11,6 +11,7 @@ KINDS = {
     "confidence": ("baton.scorers.confidence", "Confidence"),
     "prm": ("baton.scorers.prm", "Prm"),
     "reward": ("baton.scorers.reward", "Reward"),
+    "resident": ("baton.scorers.resident", "Resident"),
     "callable": ("baton.scorers.callable", "Callable"),
 }
 

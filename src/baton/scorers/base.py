@@ -13,11 +13,15 @@ from baton.engines.base import Call, EngineError, Prefix, Read, Sampling, Sessio
 from baton.vocabulary import THINK_END, THINK_START, Vocabulary
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from baton.engines.base import Engine
     from baton.flops import Architecture
     from baton.trace import Role
 
 T = TypeVar("T")
+STATES = Read(hidden="tokens")
+"""What is read of a role whose hidden states a scorer needs."""
 
 NO_VERDICT = "no verdict"
 """How a score's reason begins where a judge's reply says neither."""
@@ -29,6 +33,11 @@ class Place(Protocol):
 
     async def logprob(self, role: str) -> tuple[list[TokenScore], Usage]:
         """How `role`'s model sees each token of the step."""
+        ...
+
+    async def state(self, role: str) -> tuple[Tensor, Usage]:
+        """The hidden state `[width]` by which `role`'s model predicts the step's last token, after the final norm: all
+        of the step but what ends it. It costs nothing where `role` wrote the step."""
         ...
 
     async def reply(self, role: str, ask: str, begin: str, top: int) -> tuple[list[tuple[int, float]], Usage]:
@@ -115,6 +124,11 @@ class Scorer(Protocol):
         there is no model."""
         return None
 
+    @property
+    def states(self) -> frozenset[Role]:
+        """Roles whose hidden states it reads; generation keeps those of the steps that they write."""
+        return frozenset()
+
     def held_bytes(self) -> float:
         """Memory of the scorer's own model and of what it remembers; 0 for one that reads the pair's models."""
         return 0.0
@@ -147,6 +161,25 @@ async def next_token(
     if not likely:
         raise EngineError("the engine gave no log-probabilities of the next token; use one that gives them")
     return likely, usage
+
+
+async def last_state(session: Session, vocabulary: Vocabulary, prefix: Prefix) -> tuple[Tensor, Usage]:
+    """The hidden state `[width]` after `prefix`.
+
+    Raises:
+        EngineError: the engine gives no hidden states.
+    """
+    matcher = SegmentMatcher((), vocabulary, thinking=False, cap=1)
+    states: list[Tensor] = []
+    usage = Usage()
+    async with aclosing(session.generate(Call(prefix, matcher, 1, Sampling(), 0, STATES))) as chunks:
+        async for chunk in chunks:
+            states += chunk.hidden
+            usage = chunk.usage or usage
+    if not states:
+        raise EngineError("the engine gave no hidden state; use engine transformers")
+    session.rewind(prefix.length)
+    return states[0], usage
 
 
 def shared(one: Sequence[Any], other: Sequence[Any]) -> int:

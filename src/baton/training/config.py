@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args, get_origin, get_type_hints
 
 from transformers import SchedulerType, TrainingArguments
 
@@ -16,6 +16,17 @@ class StepTraining:
     """What is learned, from what, and over how many processes."""
 
     data: str = field(default="", metadata={"help": "Label set: what baton label wrote, a Parquet file or a folder."})
+    kind: Literal["prm", "resident"] = field(
+        default="prm",
+        metadata={
+            "help": "prm: a model of its own. resident: a small head on what the draft or target computes anyway."
+        },
+    )
+    role: Literal["draft", "target"] = field(
+        default="draft",
+        metadata={"help": "Whose hidden states a resident head reads; model_name_or_path is its model."},
+    )
+    hidden: int = field(default=64, metadata={"help": "Width of a resident head's hidden layer."})
     label: Literal["correct", "keep"] = field(
         default="keep",
         metadata={"help": "What a score says of the draft's step: correct (the answer can still be solved after it) or "
@@ -54,25 +65,37 @@ class StepTraining:
     shape: str | None = field(
         default=None, metadata={"help": "The model's config.json, for a dry run where the model itself is not there."}
     )
+    gpu_gib: float = field(default=80.0, metadata={"help": "Memory of a GPU, for a dry run."})
+    gpu_tflops: float = field(
+        default=400.0, metadata={"help": "TFLOP/s that a GPU reaches in training, for a dry run's hours."}
+    )
     dry_run: bool = field(
         default=False, metadata={"help": "Print configuration, placement, memory and GPU hours; load no weights."}
     )
 
     def __post_init__(self) -> None:
         for name, low, high in (
-            ("batch", 1, None), ("processes", 1, None), ("max_length", 2, None), ("held_out", 0, 1),
+            ("batch", 1, None), ("processes", 1, None), ("hidden", 1, None), ("max_length", 2, None),
+            ("held_out", 0, 1),
             ("positive_at", 0, 1), ("merge_weight", 0, 1), ("first_error_below", 0, 1),
         ):  # fmt: skip
             value = getattr(self, name)
             if value is not None and (value < low or (high is not None and value > high)):
                 span = f"from {low} to {high}" if high is not None else f"of at least {low}"
                 raise ValueError(f"{name}: {value} is out of range; give a number {span}")
-        for name, known in (
-            ("label", ("correct", "keep")), ("on_bad", ("refuse", "leave_out")),
-            ("strategy", ("single", "ddp", "zero2", "zero3", "fsdp")),
-        ):  # fmt: skip
-            if getattr(self, name) not in known:
+        # Values that come from a YAML file have not been checked yet.
+        for name, hint in get_type_hints(StepTraining).items():
+            known = get_args(hint) if get_origin(hint) is Literal else ()
+            if known and getattr(self, name) not in known:
                 raise ValueError(f"{name}: {getattr(self, name)!r} is unknown; use one of {', '.join(known)}")
+        if self.kind == "resident" and self.strategy not in ("single", "ddp"):
+            raise ValueError(
+                f"strategy: {self.strategy} divides weights, and a resident head trains few; use single or ddp"
+            )
+        if self.kind == "resident" and self.merge_into:
+            raise ValueError(
+                f"merge_into: {self.merge_into!r} goes with kind prm; a resident head has no weights to merge"
+            )
         if not self.data and not self.dry_run:
             raise ValueError("data: missing; give the label set that baton label wrote")
 

@@ -76,13 +76,11 @@ def _as_sequence_classifier(folder: Path) -> None:
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def score_difference(folder: Path, examples: Sequence[Example], scores: Sequence[Sequence[float]]) -> float:
-    """Most that a checkpoint's scores, as the PRM scorer reads them, differ from `scores`; on the CPU in float32."""
+def prm_scores(folder: Path, examples: Sequence[Example]) -> list[list[float]]:
+    """A checkpoint's scores of the examples' steps, as the PRM scorer reads them; on the CPU in float32."""
     loaded = load_format("token-classification", Checkpoint.find(str(folder), device="cpu"), None, {})
     model = PrmModel(loaded.backbone, loaded.head, cache_bytes=0)
-    rows = [Row(n, e.ids, tuple(step.end for step in e.steps)) for n, e in enumerate(examples)]
-    pairs = zip(model(rows), scores, strict=True)
-    return max(abs(a - b) for read, trained in pairs for a, b in zip(read.scores, trained, strict=True))
+    return [r.scores for r in model([Row(n, e.ids, tuple(s.end for s in e.steps)) for n, e in enumerate(examples)])]
 
 
 def merge_weights(prm: Path, writer: Path, out: Path, share: float) -> None:

@@ -1,9 +1,10 @@
-"""Trains a process reward model on labelled steps: a causal model with one linear head, read at each step's end."""
+"""Trains a score of steps on their labels: a causal model with one linear head, or a head on a model of the pair."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,13 @@ from transformers.trainer_utils import get_last_checkpoint
 from baton.calibrate.work import claim
 from baton.config import located
 from baton.records import write_json
+from baton.scorers.resident import About, ResidentHead
 from baton.training import tracking
 from baton.training.config import StepTraining, Training, check_launch, divide
 from baton.training.examples import Example, Examples, Rules, read_examples, split
-from baton.training.export import export, merge_weights, score_difference
+from baton.training.export import export, merge_weights, prm_scores
 from baton.training.metrics import harm_curve
+from baton.training.resident import HeadTrainer, head_scores, see
 from baton.training.trainer import StepTrainer, class_weights
 from baton.vocabulary import Vocabulary
 
@@ -63,7 +66,7 @@ class Job:
         # Several GPUs of one process would be driven by `DataParallel`, which knows no global loss.
         training._n_gpu = min(training.n_gpu, 1)
         divide(training, asked.batch, asked.processes)
-        source = located(model.model_name_or_path or "nano:draft", Path())
+        source = located(model.model_name_or_path or f"nano:{asked.role}", Path())
         check_model(model)
         tokenizer, data = read_data(asked, source)
         learned, held = split(data.examples, asked.held_out)
@@ -94,15 +97,11 @@ class Job:
         began = time.perf_counter()
         tracking.begin(self.training, self.out, self.settings)
         set_seed(self.training.seed)
-        trainer = StepTrainer(
-            model=build(self.source, self.model, self.training), args=self.training, batch=self.asked.batch,
-            weights=class_weights(self.learned) if self.asked.balance else (1.0, 1.0),
-            positive_at=self.asked.positive_at, train_dataset=self.learned, eval_dataset=self.held,
-        )  # fmt: skip
+        trainer = self._trainer()
         trainer.train(resume_from_checkpoint=get_last_checkpoint(str(self.out)))
         metrics = trainer.evaluate()
         scores = trainer.held_out_scores()
-        folder = export(trainer, self.source, self.tokenizer, self.out / "model", self.asked.export_dtype)
+        folder = self._export(trainer)
         report = {
             "model": str(folder),
             "label": self.asked.label,
@@ -116,7 +115,7 @@ class Job:
             "history": trainer.state.log_history,
         }
         if self.training.process_index == 0:
-            report["export_difference"] = self._check_export(folder, scores)
+            report["export_difference"] = self._difference(folder, trainer.eval_dataset, scores)
             if self.asked.merge_into:
                 writer = Path(located(self.asked.merge_into, Path()))
                 merge_weights(folder, writer, self.out / "merged", self.asked.merge_weight)
@@ -124,6 +123,34 @@ class Job:
             tracking.finish(self.training, report, self.out / "training.json")
         trainer.accelerator.wait_for_everyone()
         return report
+
+    def _trainer(self) -> StepTrainer:
+        settings: dict[str, Any] = {
+            "args": self.training, "batch": self.asked.batch, "positive_at": self.asked.positive_at,
+            "weights": class_weights(self.learned) if self.asked.balance else (1.0, 1.0),
+        }  # fmt: skip
+        if self.asked.kind == "prm":
+            model = build(self.source, self.model, self.training)
+            return StepTrainer(model=model, train_dataset=self.learned, eval_dataset=self.held, **settings)
+        device, share = self.training.device, (self.training.process_index, self.training.world_size)
+        learned, held = see(self.source, self.model.dtype, device, (self.learned, self.held), share)
+        states = torch.cat([example.states for example in learned])
+        head = ResidentHead(states.shape[1], self.asked.hidden)
+        head.standardise(states)
+        return HeadTrainer(model=head, train_dataset=learned, eval_dataset=held, **settings)
+
+    def _export(self, trainer: StepTrainer) -> Path:
+        """Called by every process."""
+        folder = self.out / "model"
+        if self.asked.kind == "prm":
+            return export(trainer, self.source, self.tokenizer, folder, self.asked.export_dtype)
+        if self.training.process_index == 0:
+            head = trainer.accelerator.unwrap_model(trainer.model)
+            vocabulary = Vocabulary.from_tokenizer(self.tokenizer).fingerprint
+            width, hidden = head.first.in_features, head.first.out_features
+            name = self.model.model_name_or_path or f"nano:{self.asked.role}"
+            head.save(folder, About(self.asked.role, name, vocabulary, width, hidden, self.asked.label))
+        return folder
 
     def _counts(self) -> dict[str, Any]:
         return {
@@ -135,15 +162,21 @@ class Job:
             "left_out": dict(self.data.left_out),
         }
 
-    def _check_export(self, folder: Path, scores: list[list[float]]) -> float:
-        """How far the exported model's scores are from the trainer's, at most.
+    def _difference(self, folder: Path, held: Sequence[Example], scores: list[list[float]]) -> float:
+        """How far the scores of what was written are from the trainer's, at most.
 
         Raises:
             RuntimeError: further than rounding explains.
         """
-        chosen = range(0, len(self.held), max(1, len(self.held) // CHECKED))[:CHECKED]
-        difference = score_difference(folder, [self.held[n] for n in chosen], [scores[n] for n in chosen])
-        exact = self.asked.export_dtype == self.model.dtype == "float32" and not self.training.bf16
+        chosen = range(0, len(held), max(1, len(held) // CHECKED))[:CHECKED]
+        examples, theirs = [held[n] for n in chosen], [scores[n] for n in chosen]
+        if self.asked.kind == "resident":
+            ours, exact = head_scores(folder, examples), True
+        else:
+            ours = prm_scores(folder, examples)
+            exact = self.asked.export_dtype == self.model.dtype == "float32" and not self.training.bf16
+        pairs = zip(ours, theirs, strict=True)
+        difference = max(abs(a - b) for some, others in pairs for a, b in zip(some, others, strict=True))
         if not math.isfinite(difference) or (exact and difference > AGREE):
             raise RuntimeError(
                 f"{folder}: its scores differ from the trainer's by {difference:.2g}; it was not exported whole"

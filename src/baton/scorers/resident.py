@@ -1,0 +1,149 @@
+"""Resident heads: a small head on what a model of the pair already computed while the step was written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from baton.engines.base import Engine, EngineError, LoadError
+from baton.flops import Architecture
+from baton.scorers.base import Score, Scorer, ScoreRequest, cost, together
+from baton.trace import Role
+
+if TYPE_CHECKING:
+    from baton.config import ResidentConfig
+
+WEIGHTS, ABOUT = "head.safetensors", "head.json"
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a head reads and says."""
+
+    role: str
+    """Whose hidden states: `draft` or `target`."""
+    model: str
+    """Checkpoint of that role that it was trained on."""
+    vocabulary: str
+    """Fingerprint of the model's vocabulary."""
+    width: int
+    """Of a hidden state."""
+    hidden: int
+    label: str
+    """As in training: `correct` or `keep`."""
+
+
+class ResidentHead(nn.Module):
+    """Logits of steps `[...]` from hidden states `[..., width]`: standardised, one hidden layer.
+
+    The state of a step is the one that predicts its last token. It has seen all of the step but what ends it, and was
+    computed when that token was sampled, so that reading it takes no forward.
+    """
+
+    def __init__(self, width: int, hidden: int):
+        super().__init__()
+        self.mean: Tensor
+        self.scale: Tensor
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("scale", torch.ones(width))
+        self.first = nn.Linear(width, hidden)
+        self.last = nn.Linear(hidden, 1)
+        nn.init.zeros_(self.last.weight)
+        nn.init.zeros_(self.last.bias)
+
+    def forward(self, states: Tensor) -> Tensor:
+        normal = (states.float() - self.mean) / self.scale
+        logits: Tensor = self.last(nn.functional.silu(self.first(normal)))[..., 0]
+        return logits
+
+    def standardise(self, states: Tensor) -> None:
+        """Takes mean and deviation from states `[steps, width]`."""
+        self.mean.copy_(states.float().mean(0))
+        self.scale.copy_(states.float().std(0, unbiased=False).clamp_min(1e-6))
+
+    def save(self, folder: Path, about: About) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file({name: t.contiguous().cpu() for name, t in self.state_dict().items()}, folder / WEIGHTS)
+        (folder / ABOUT).write_text(json.dumps(asdict(about), indent=1) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> tuple[ResidentHead, About]:
+        """Raises LoadError if the folder holds no head."""
+        try:
+            about = About(**json.loads((folder / ABOUT).read_text(encoding="utf-8")))
+            head = cls(about.width, about.hidden)
+            head.load_state_dict(load_file(folder / WEIGHTS))
+        except (OSError, ValueError, TypeError, RuntimeError) as error:
+            said = " ".join(str(error).split())
+            raise LoadError(f"{folder}: it holds no resident head ({said}); give what train_prm.py wrote") from error
+        return head.eval(), about
+
+
+class Resident(Scorer):
+    """Scores steps in [0, 1] by a head on a role's hidden states.
+
+    Steps that the role wrote itself cost the head alone. Steps of the other role are run through the role's model, on
+    the session that writes the answer: what is computed is not computed again if the step is kept.
+    """
+
+    def __init__(self, name: str, head: ResidentHead, about: About):
+        self.name, self.head, self.about = name, head, about
+        self.role = Role(about.role)
+
+    @classmethod
+    def load(cls, name: str, config: ResidentConfig, engines: Mapping[Role, Engine], base: Path) -> Resident:
+        """From a pair's configuration.
+
+        Raises:
+            LoadError: it is no head, or the role's model is not the one that it was trained on.
+        """
+        from baton.config import located
+
+        head, about = ResidentHead.load(Path(located(config.model, base)))
+        engine = engines[Role(about.role)]
+        if engine.kind != "transformers":
+            raise LoadError(
+                f"kind: a resident head reads the {about.role}'s hidden states, which engine {engine.kind!r} does not "
+                "give; use engine transformers for it, or a scorer of kind prm"
+            )
+        if engine.vocabulary.fingerprint != about.vocabulary:
+            raise LoadError(
+                f"{config.model}: the head reads {about.model}, and the {about.role} has another vocabulary; train one "
+                "on this pair"
+            )
+        return cls(name, head, about)
+
+    @property
+    def states(self) -> frozenset[Role]:
+        return frozenset({self.role})
+
+    def architecture(self, engines: Mapping[Role, Engine]) -> Architecture | None:
+        return engines[self.role].architecture
+
+    async def score(self, requests: Sequence[ScoreRequest]) -> list[Score]:
+        return await together([self._score(request) for request in requests])
+
+    async def _score(self, request: ScoreRequest) -> Score:
+        if not request.step_ids:
+            return Score(0.0, reason="no tokens")
+        if request.place is None:
+            raise EngineError(
+                f"scorer {self.name!r}: the step stands in no answer, so there is no state to read; score segments of "
+                "a generation"
+            )
+        state, usage = await request.place.state(self.role)
+        if state.shape != (self.about.width,):
+            raise EngineError(
+                f"scorer {self.name!r}: the {self.role}'s states are {state.shape[-1]} wide and the head reads "
+                f"{self.about.width}, of {self.about.model}; train one on this pair"
+            )
+        with torch.inference_mode():
+            value = self.head(state.to("cpu")).double().sigmoid().item()
+        return Score(value, tokens=cost(usage), cached=usage.cached)

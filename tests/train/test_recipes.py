@@ -1,0 +1,75 @@
+"""Recipes of trainings: each parses, names its own launch, and fits its GPUs; the dry run's arithmetic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from launches import CONFIGS, ROOT
+from trl import ModelConfig, TrlParser
+
+from baton.training.config import StepTraining, Training
+from baton.training.fit import dry_run
+
+pytestmark = pytest.mark.train
+RECIPES = sorted(p for p in ROOT.glob("recipes/*/train/*.yaml") if p.stem in ("prm", "resident"))
+
+
+def test_every_pair_has_both_recipes():
+    assert {(p.parents[1].name, p.stem) for p in RECIPES} >= {
+        (pair, kind)
+        for pair in ("nano", "qwen3-32b-1.7b", "r1-distill-32b-1.5b", "qwen2.5-math-7b-1.5b")
+        for kind in ("prm", "resident")
+    }
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda p: f"{p.parents[1].name}-{p.stem}")
+def test_a_recipe_fits_and_says_how_it_is_launched(path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)
+    parser = TrlParser((StepTraining, ModelConfig, Training))
+    asked, model, training = parser.parse_args_and_config(["--config", str(path), "--dry-run", "--use_cpu", "true"])
+    told = dry_run(asked, model, training)
+    assert told["fits"], told["memory_gib"]
+    assert told["placement"]["global_batch"] == yaml.safe_load(path.read_text())["batch"]
+    launch = path.read_text().splitlines()[0].removeprefix("# ").split()
+    assert launch[:3] == ["accelerate", "launch", "--config_file"]
+    named = ROOT / launch[3]
+    assert named.parent == CONFIGS
+    assert named.stem == {"single": "cpu"}.get(asked.strategy, asked.strategy)
+    assert ROOT / launch[launch.index("--config") + 1] == path
+    if asked.processes > 1:
+        assert launch[launch.index("--num_processes") + 1] == str(asked.processes)
+
+
+def told(tmp_path: Path, model: dict[str, Any] | None = None, bf16: bool = False, **fields: Any) -> dict[str, Any]:
+    asked = StepTraining(dry_run=True, shape=str(ROOT / "recipes/qwen3-32b-1.7b/train/draft-shape.json"),
+                         max_length=4096, **{"batch": 64, **fields})  # fmt: skip
+    training = Training(output_dir=str(tmp_path), use_cpu=True, bf16=bf16, per_device_train_batch_size=4)
+    return dry_run(asked, ModelConfig(model_name_or_path="Qwen/Qwen3-1.7B", **(model or {})), training)
+
+
+def test_memory_follows_from_weights_and_how_they_are_divided(tmp_path: Path):
+    whole = told(tmp_path)
+    assert whole["model"]["parameters"] == pytest.approx(1.72e9, rel=0.01)
+    gib = whole["model"]["parameters"] / 2**30
+    memory = whole["memory_gib"]
+    assert (memory["weights"], memory["gradients"], memory["optimiser"]) == pytest.approx(
+        (4 * gib, 4 * gib, 8 * gib), rel=0.01
+    )
+    zero2 = told(tmp_path, processes=8, strategy="zero2", bf16=True)["memory_gib"]
+    assert (zero2["weights"], zero2["optimiser"]) == pytest.approx((2 * gib, 12 * gib / 8), rel=0.01)
+    zero3 = told(tmp_path, processes=8, strategy="zero3", bf16=True)["memory_gib"]
+    assert zero3["weights"] == pytest.approx(2 * gib / 8, rel=0.02)
+    adapters = told(tmp_path, {"use_peft": True, "lora_r": 16})
+    # Seven matrices a layer, rank 16, and the head.
+    assert adapters["model"]["trained"] == 28 * 16 * (2 * (2048 + 2048) + 2 * (2048 + 1024) + 3 * (2048 + 6144)) + 2048
+    quantised = told(tmp_path, {"use_peft": True, "load_in_4bit": True})
+    assert quantised["memory_gib"]["weights"] < 0.15 * memory["weights"]
+
+
+def test_a_model_without_a_shape_here_is_named(tmp_path: Path):
+    training = Training(output_dir=str(tmp_path), use_cpu=True)
+    with pytest.raises(ValueError, match=r"shape: .*nothing\.json cannot be read"):
+        dry_run(StepTraining(dry_run=True, shape=str(tmp_path / "nothing.json")), ModelConfig(), training)
