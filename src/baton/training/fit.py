@@ -86,7 +86,8 @@ def _trained(network: nn.Module, asked: StepTraining, model: Any) -> int:
         whole: int = sum(p.numel() for p in network.parameters()) - 1
         return whole
     linear = [m for name, m in network.named_modules() if isinstance(m, nn.Linear) and name != "score"]
-    return width + sum(model.lora_r * (m.in_features + m.out_features) for m in linear)
+    adapters: int = sum(model.lora_r * (m.in_features + m.out_features) for m in linear)
+    return width + adapters
 
 
 def _memory(
