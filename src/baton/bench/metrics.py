@@ -4,10 +4,8 @@
 `results` makes the table of arms from those. A figure that was not measured is None.
 
 Units and scopes: seconds; tokens and FLOPs are means an answer; accuracy, shares, tokens and FLOPs come from the
-quality pass, latencies from the latency pass. A question that failed in any arm, or that the grader could not decide
-in any arm, leaves all arms of that pass. Beyond the contract's keys an arm has `label` and `grader_timeouts`,
-`by_level` gives `n`, `accuracy` and `target_share` a level, `speedup` has `p50_ci` beside `ci` (that of the mean),
-and the whole has `name`, `seed`, `questions`, `valid` and `reason`.
+quality pass, latencies, energy and GPU time from the latency pass. A question that failed in any arm, or that the
+grader could not decide in any arm, leaves all arms of that pass. `docs/results.md` has every field.
 """
 
 from __future__ import annotations
