@@ -110,15 +110,20 @@ async def _mislead(
 
 def show(report: Mapping[str, Any], console: Console) -> None:
     """The figures by score and set, and what misleads."""
-    table = Table(title=f"Scores of {report['pair']} as predictors of 'accepting does no harm'", box=box.SIMPLE_HEAD)
-    for column in ("score", "set", "AUROC", "95 %", "ECE", "accepts", "off by", "harm", "95 %"):
+    table = Table(
+        title=f"{report['pair']}: scores as predictors of 'accepting does no harm'; accept rate and harm\n"
+        f"at the threshold that accepts {SHOWN_RATE:.0%} of the calibration states",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    for column in ("score", "set", "AUROC", "95 %", "ECE", "off by", "harm", "95 %"):
         table.add_column(column, justify="left" if column in ("score", "set") else "right", no_wrap=True)
     for name, about in report["scores"].items():
         for label, found in about["sets"].items():
             rate = next(r for r in found["accept_rates"] if r["asked"] == SHOWN_RATE)
             table.add_row(
                 name, label, _number(found["auroc"]), _interval(found["auroc_ci"]), _number(found["ece"]),
-                _number(rate["here"]), f"{rate['error']:+.3f}", _number(rate["harm"]), _interval(rate["harm_ci"]),
+                f"{rate['error']:+.3f}", _number(rate["harm"]), _interval(rate["harm_ci"]),
             )  # fmt: skip
     console.print(table)
     if "misleading" not in report:
