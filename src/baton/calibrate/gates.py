@@ -115,6 +115,7 @@ def show(report: Mapping[str, Any], console: Console) -> None:
         f"at the threshold that accepts {SHOWN_RATE:.0%} of the calibration states",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
+        show_edge=False,
     )
     for column in ("score", "set", "AUROC", "95 %", "ECE", "off by", "harm", "95 %"):
         table.add_column(column, justify="left" if column in ("score", "set") else "right", no_wrap=True)
