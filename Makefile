@@ -13,7 +13,7 @@ VLLM_VENV := .venv-vllm
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test test-vllm test-train bench lint format clean
+.PHONY: demo test test-browser test-vllm test-train bench lint format clean
 
 demo: $(VENV)/core
 	@mkdir -p runs
@@ -32,6 +32,14 @@ test-vllm: $(VLLM_VENV)/test
 # The first run compiles an operation of DeepSpeed's, which takes a minute or two and a C++ compiler.
 test-train: $(VENV)/train
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest tests/train -m train
+
+# The report in Chromium: one that is installed, else the system's package (as root), else Playwright's own download.
+test-browser: $(VENV)/browser
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
+		|| { [ "$$(id -u)" = 0 ] && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium; } \
+		|| $(BIN)/python -m playwright install --with-deps chromium \
+		|| { echo "make: no Chromium found and none could be installed; install the package chromium" >&2; exit 2; }
+	BATON_BROWSER_REQUIRED=1 $(BIN)/python -m pytest tests/bench/report/test_browser.py
 
 lint: $(VENV)/test
 	$(BIN)/ruff check src tests scripts
@@ -61,7 +69,7 @@ $(VENV)/core: $(VENV)/python pyproject.toml
 	@touch $@
 
 $(VENV)/test: $(VENV)/core pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable ".[test]"
+	$(BIN)/python -m pip install --quiet --editable ".[test,track]"
 	@touch $@
 
 # The CPU build names image and sound libraries that no model here needs and that break transformers beside it.
@@ -77,4 +85,8 @@ $(VLLM_VENV)/test: pyproject.toml
 
 $(VENV)/train: $(VENV)/test pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[train,track]"
+	@touch $@
+
+$(VENV)/browser: $(VENV)/test pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable ".[test,track,browser]"
 	@touch $@

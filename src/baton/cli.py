@@ -166,20 +166,44 @@ async def _run(
 @app.command()
 def compare(
     recipe: Annotated[Path, typer.Argument(help="The recipe's YAML.")],
+    knobs: Annotated[list[str] | None, typer.Argument(metavar="[ARM.KNOB=VALUE]...", help="Knobs to set.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run (runs/NAME); a run resumes there.")] = None,
     limit: Annotated[int | None, typer.Option(help="Questions of the quality pass.")] = None,
     routers: Annotated[str | None, typer.Option(help="Only these arms, separated by commas.")] = None,
     concurrency: Annotated[int | None, typer.Option(help="Answers in flight, in place of the recipe's.")] = None,
     seed: Annotated[int | None, typer.Option(help="In place of the recipe's.")] = None,
     shard: Annotated[str | None, typer.Option(help="Only a part of the answers, as 2/8; `baton merge` joins.")] = None,
+    split: Annotated[str | None, typer.Option(help="Questions under test, in place of the recipe's.")] = None,
+    track: Annotated[str | None, typer.Option(help="wandb, tensorboard, or both, separated by commas.")] = None,
 ) -> None:
     """Compare routers on one pair and one task: accuracy, latency and what it cost, with intervals."""
     from baton.bench.runner import run_compare
 
     with _input():
-        names = [r.strip() for r in routers.split(",") if r.strip()] if routers else None
-        code = run_compare(recipe, out, limit, names, concurrency, seed, shard)
+        names, trackers = ([x.strip() for x in (text or "").split(",") if x.strip()] for text in (routers, track))
+        code = run_compare(recipe, out, limit, names, concurrency, seed, shard, split, trackers, knobs or ())
     raise typer.Exit(code)
+
+
+@app.command()
+def sweep(
+    recipe: Annotated[Path, typer.Argument(help="The recipe's YAML.")],
+    arm: Annotated[str, typer.Argument(help="Label of the arm whose knobs are swept.")],
+    split: Annotated[str, typer.Option(help="Questions that the sweep sees; not those under test.")],
+    vary: Annotated[list[str] | None, typer.Option(help="A knob; repeatable. All with a range if left out.")] = None,
+    method: Annotated[str, typer.Option(help="random, grid or bayes.")] = "random",
+    metric: Annotated[str, typer.Option(help="Figure of the arm that bayes raises, as speedup/mean.")] = "accuracy",
+    limit: Annotated[int | None, typer.Option(help="Questions of each comparison.")] = None,
+    out: Annotated[Path, typer.Option(help="Where the sweep's settings go.")] = Path("sweep.yaml"),
+) -> None:
+    """Write a W&B sweep over a router's knobs; `wandb sweep` starts it and `wandb agent` runs its comparisons."""
+    from baton.bench.sweep import sweep as settings_of
+    from baton.bench.sweep import write_sweep
+    from baton.config import load_recipe
+
+    with _input():
+        write_sweep(out, settings_of(load_recipe(recipe), arm, split, vary or (), method, metric, limit))
+        print(f"{out}: start it with `wandb sweep {out}`, then `wandb agent ID` as often as you like")
 
 
 @app.command()

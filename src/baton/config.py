@@ -663,6 +663,32 @@ class HeadToHeadConfig(Strict):
         return self
 
 
+class WandbConfig(Strict):
+    """Tracking by Weights & Biases: one run a comparison."""
+
+    project: str = "baton"
+    entity: str | None = None
+    mode: Literal["online", "offline"] | None = None
+    """Online where there is a key, else offline, if null. `WANDB_MODE` comes before that."""
+    name: str | None = None
+    """Of the W&B run; the name of the comparison's folder if null."""
+    tags: list[str] = []
+
+
+class TensorboardConfig(Strict):
+    """Tracking by TensorBoard."""
+
+    folder: str | None = None
+    """Of the event files; `tensorboard` in the comparison's folder if null."""
+
+
+class TrackingConfig(Strict):
+    """Where a comparison is tracked beside its own folder. A tracker that fails only warns."""
+
+    wandb: WandbConfig | None = None
+    tensorboard: TensorboardConfig | None = None
+
+
 class RecipeConfig(Strict):
     """One comparison: questions x arms x samples."""
 
@@ -706,6 +732,8 @@ class RecipeConfig(Strict):
     retries: int = Field(default=2, ge=0)
     """Further attempts for an answer that failed."""
     grader_timeout_s: float = Field(default=5.0, gt=0)
+    tracking: TrackingConfig | None = None
+    """Nothing is tracked if null."""
 
     @property
     def arms(self) -> list[RouterConfig]:

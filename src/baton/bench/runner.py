@@ -32,8 +32,10 @@ from baton.bench.labelled_gates import LabelledGates
 from baton.bench.load_pass import Cells, LoadPass, add_results, arrival_digests
 from baton.bench.metrics import CALIBRATION, LATENCY, LOAD, QUALITY, Key, Run
 from baton.bench.partial import write_plan
+from baton.bench.sweep import with_knobs
 from baton.bench.tasks import Question
 from baton.bench.terminal import Progress
+from baton.bench.tracking import Tracking, tracked
 from baton.boundary import Cap
 from baton.calibrate.points import LATENCIES, Asked, Points, check_fit, generation_settings
 from baton.config import (
@@ -87,13 +89,18 @@ def run_compare(
     concurrency: int | None = None,
     seed: int | None = None,
     shard: str | None = None,
+    split: str | None = None,
+    track: Sequence[str] = (),
+    knobs: Sequence[str] = (),
 ) -> int:
     """Runs or resumes the comparison of a recipe, prints its table, and returns the exit code.
 
     Args:
         out: folder of the run; `runs/<name of the recipe>` if None.
         routers: labels of the arms to run; all if None.
-        limit, concurrency, seed: in place of the recipe's.
+        limit, concurrency, seed, split: in place of the recipe's.
+        track: trackers beside those of the recipe (`wandb`, `tensorboard`).
+        knobs: `ARM.KNOB=VALUE`, in place of an arm's own or beside them; the folder is then named after them too.
         shard: `2/8` answers every eighth question, from the second on, into a folder of its own; `merge` puts the
             shards of several processes or machines together. The load pass is left to the comparison without a shard
             that follows, and so is the latency pass unless the recipe has `latency.sharded`.
@@ -103,23 +110,28 @@ def run_compare(
     that cannot go on (a full disk, a dead engine) says why and returns 1. Whenever answers are there, so is a report.
     """
     given = {"limit": limit, "concurrency": concurrency, "seed": seed, "only": routers and list(routers)}
+    given |= {"split": split}
     show = Progress(Console(stderr=True))
     try:
         recipe = load_recipe(recipe_path, {name: value for name, value in given.items() if value is not None})
-        folder = Path(out) if out is not None else Path("runs") / recipe.config.name
+        recipe = tracked(with_knobs(recipe, knobs), track)
+        folder = Path(out) if out is not None else Path("runs") / "--".join([recipe.config.name, *knobs])
         part = shard_of(shard) if shard is not None else None
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
     options = {"out": out, "limit": limit, "routers": routers and ",".join(routers)}
-    command = _command(recipe_path, options | {"concurrency": concurrency, "seed": seed, "shard": shard})
+    options |= {"concurrency": concurrency, "seed": seed, "shard": shard, "split": split}
+    command = _command([recipe_path, *knobs], options | {"track": ",".join(track) or None})
+    tracking = Tracking(recipe.config.tracking if part is None else None)
     try:
-        results = asyncio.run(compare(recipe, folder, show, part, command))
+        results = asyncio.run(compare(recipe, folder, show, part, command, tracking=tracking))
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
     except (StoppedError, KeyboardInterrupt) as error:
         _write_report(folder)
+        tracking.end(folder)
         done, total = show.answered
         if isinstance(error, StoppedError):
             print(error, file=sys.stderr)
@@ -137,6 +149,7 @@ def run_compare(
         head_to_head.show_results(results["head_to_head"], console)
     console.print(f"Figures: {folder / 'results.json'}", highlight=False, soft_wrap=True)
     _write_report(folder)
+    tracking.end(folder)
     if not results["valid"]:
         print(f"this comparison is not valid: {results['reason']}", file=sys.stderr)
         return 1
@@ -147,10 +160,10 @@ class StoppedError(Exception):
     """A run that cannot go on; one line with the remedy."""
 
 
-def _command(recipe: str | Path, options: Mapping[str, Any]) -> str:
+def _command(arguments: Sequence[str | Path], options: Mapping[str, Any]) -> str:
     """The shell command of a run."""
     given = [f"--{name}={value}" for name, value in options.items() if value is not None]
-    return shlex.join(["baton", "compare", str(recipe), *given])
+    return shlex.join(["baton", "compare", *map(str, arguments), *given])
 
 
 def _write_report(folder: Path) -> None:
@@ -192,6 +205,7 @@ async def compare(
     shard: Shard | None = None,
     command: str | None = None,
     verify: Verify | None = None,
+    tracking: Tracking | None = None,
 ) -> dict[str, Any] | None:
     """Answers what `out` does not hold yet, writes `results.json` and `answers.jsonl` there, returns the results.
 
@@ -207,7 +221,7 @@ async def compare(
         # It runs an ordinary comparison when it has found the operating points.
         from baton.bench import head_to_head
 
-        return await head_to_head.compare(recipe, out, show, shard, command=command)
+        return await head_to_head.compare(recipe, out, show, shard, command=command, tracking=tracking)
     # What can be refused is, before a model is loaded; any share will do for that.
     involved = [contestant_of(recipe, r, 0.5) for r in config.routers if r in [*config.arms, *config.measured]]
     questions = tasks.load(config.task, config.split, recipe.base, config.limit)
@@ -230,7 +244,7 @@ async def compare(
             planned = [c.arm for c in involved if c.config in config.arms]
             settings = {"samples": config.samples, "seeds": config.seeds, "margin": config.margin}
             write_plan(out, planned, _ids(asked), settings, _header(recipe, asked, {}, points, None))
-            run = _Runner(recipe, pairs, folder, show, asked, shard)
+            run = _Runner(recipe, pairs, folder, show, asked, shard, tracking or Tracking(None))
             contestants = await run.all()
             if shard is not None:
                 return None
@@ -272,6 +286,7 @@ class _Runner:
         show: Progress,
         asked: Mapping[str, Sequence[Question]],
         shard: Shard | None,
+        tracking: Tracking,
     ):
         config = recipe.config
         self.part, self.parts = shard or (0, 1)
@@ -281,7 +296,7 @@ class _Runner:
             sharded = config.latency is not None and config.latency.sharded
             asked = {**asked, QUALITY: asked[QUALITY][own], LATENCY: asked[LATENCY][own] if sharded else []}
         self.recipe, self.config, self.pairs = recipe, config, pairs
-        self.folder, self.show, self.asked = folder, show, asked
+        self.folder, self.show, self.asked, self.tracking = folder, show, asked, tracking
         self.client = f"{environment.machine()} {self.part + 1}/{self.parts}"
         self.options = recipe_options(config)
         loop = asyncio.get_running_loop()
@@ -334,6 +349,7 @@ class _Runner:
             there = (self.cells.has(p.name, r.name) for p in load.points for r in self.config.arms)
             done += sum(there) * load.requests
         self.show.begin(total, done)
+        self.tracking.begin(self.folder.path, self.config, len(self.asked[QUALITY]) * samples, self.done)
 
     async def _measure_share(self, config: RouterConfig) -> float:
         """Target share of an arm on the calibration questions.
@@ -424,6 +440,7 @@ class _Runner:
         self.folder.append(trace)
         self.done[key] = grade
         self.show.advance(name, contestant.label, grade)
+        self.tracking.answered(name, contestant.label, grade)
 
     async def _grade(self, trace: Trace, question: Question) -> Grade:
         if trace.extra["pass"] == LATENCY and self.config.task.asks is not None:
@@ -593,7 +610,7 @@ def _identity(
     }
     times = arrival_digests(recipe.config.load, recipe.base)
     return {
-        "recipe": recipe.config.model_dump(mode="json", exclude={"labels"}),
+        "recipe": recipe.config.model_dump(mode="json", exclude={"labels", "tracking"}),
         "knobs": {c.label: c.arm.knobs for c in contestants},
         "weights": {m.model: environment.weights(m, recipe.pair_base) for m in models},
         "questions": digests,

@@ -45,10 +45,21 @@ def verdict(results: Mapping[str, Any]) -> Verdict:
     if not others:
         return Verdict("There is no router to compare with the target: no other arm has been answered.", mind=mind)
     margin = results.get("margin") or MARGIN
-    kept = [a for a in others if (interval := get(a, "accuracy_delta_ci")) and interval[0] >= -margin]
+    kept = [a for a in others if _is_kept(a, margin)]
     arm = max(kept, key=_saving(kept, target)) if kept else max(others, key=lambda a: a["accuracy_delta"])
     headline = _kept(arm, target, margin) if kept else _lost(arm, others, margin)
     return Verdict(headline, arm["label"], _saves(arm, target), _costs(arm, target), _sure(results, arm, kept), mind)
+
+
+def _is_kept(arm: Arm, margin: float) -> bool:
+    """Whether an arm is shown to be no worse than the target by more than the margin: by the test of equivalence,
+    which is corrected for the number of arms, or because it is better; without that test, by the interval."""
+    interval, p = get(arm, "accuracy_delta_ci"), get(arm, "equivalence_p")
+    if interval is None:
+        return False
+    if p is None:
+        return bool(interval[0] >= -margin)
+    return bool(p < 0.05 or interval[0] >= 0)
 
 
 def get(arm: Arm, *path: str) -> Any:
@@ -170,7 +181,7 @@ def _sure(results: Mapping[str, Any], arm: Arm, kept: Sequence[Arm]) -> list[str
         out.append(
             f"The two {told} equivalent within {_points(results.get('margin') or MARGIN)} points (p = {p_value(p)})."
         )
-    if (least := get(arm, "minimum_detectable_difference")) is not None:
+    if (least := get(arm, "minimum_detectable_delta")) is not None:
         out.append(f"A run of this size finds differences from {_points(least)} points on.")
     control, interval = get(arm, "control"), get(arm, "control", "accuracy_delta_ci")
     if control and interval:

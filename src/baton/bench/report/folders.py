@@ -16,6 +16,7 @@ from baton.bench.partial import partial_results
 from baton.bench.report.timeline import Chooser, shortened
 from baton.records import read_lines, read_traces
 
+RELIABILITY = "reliability.json"
 CURVE_POINTS = 120
 FAILURE_GROUPS = 30
 MESSAGE = 400
@@ -51,6 +52,8 @@ class RunData:
     chooser: Chooser
     correct: dict[str, dict[str, float]]
     """By arm and question, the mean of its samples in the quality pass."""
+    reliability: Mapping[str, Any]
+    """What `baton calibrate reliability` wrote into the folder, by scorer; empty if it did not."""
 
     @property
     def arms(self) -> list[Mapping[str, Any]]:
@@ -85,6 +88,7 @@ def read_run(path: Path) -> RunData:
         failures=_failures(path / "failures.jsonl"),
         latencies={arm: _curve(values) for arm, values in timed.items()},
         chooser=chooser,
+        reliability=_json(path / RELIABILITY)["scores"] if (path / RELIABILITY).is_file() else {},
         correct={arm: {q: float(np.mean(v)) for q, v in by.items()} for arm, by in sums.items()},
     )
 

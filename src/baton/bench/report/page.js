@@ -246,10 +246,61 @@ function levels() {
   });
 }
 
+const LOADS = {
+  p50: { name: "latency, P50", show: clock },
+  p99: { name: "latency, P99", show: clock },
+  ttft: { name: "first token, P50", show: clock },
+  goodput: { name: "good answers a second", show: trim },
+};
+
+function loads() {
+  const wanted = byId("load-measure").value;
+  if (!wanted) return;
+  const box = byId("plot-loads");
+  plot(box, (width) => {
+    const known = (p) => p.answered !== null && p[wanted] !== null;
+    const arms = visible().map((a) => [a, a.load.filter(known).sort((p, q) => p.answered - q.answered)]);
+    const all = arms.flatMap(([, points]) => points);
+    const x = { low: 0, high: Math.max(...all.map((p) => p.answered), 1e-9) * 1.06, name: "answers a second", show: trim };
+    const y = { low: 0, high: Math.max(...all.map((p) => p[wanted]), 1e-9) * 1.06, show: LOADS[wanted].show };
+    const { root, sx, sy } = frame(width, `${LOADS[wanted].name} against answers a second`, x, y);
+    for (const [a, points] of arms) {
+      root.append(svg("path", { class: "curve", d: path(points.map((p) => [sx(p.answered), sy(p[wanted])])), colour: colour(a) }));
+      for (const p of points)
+        root.append(told(sign(sx(p.answered), sy(p[wanted]), a.run, { class: `mark${p.valid ? "" : " hollow"}`, colour: colour(a) }), box,
+          `${a.name}, ${p.point}\n${LOADS[wanted].name} ${LOADS[wanted].show(p[wanted])}\n${trim(p.answered)} answers a second`));
+    }
+    return root;
+  });
+}
+
+function reliability() {
+  const found = DATA.reliability[Number(byId("score").value)];
+  const box = byId("plot-reliability");
+  const names = Object.keys(found.sets);
+  plot(box, (width) => {
+    const share = { low: 0, high: 1, show: (v) => `${Math.round(v * 100)} %` };
+    const { root, sx, sy } = frame(width, `Reliability of ${found.name}`, { ...share, name: "said to be harmless" }, share);
+    root.append(svg("path", { class: "control", d: path([[sx(0), sy(0)], [sx(1), sy(1)]]) }));
+    names.forEach((name, n) => {
+      const tint = { colour: `var(--c${(n + 3) % 8})` };
+      const bars = found.sets[name].filter((b) => b.n && b.predicted !== null && b.keep !== null);
+      root.append(svg("path", { class: "curve", d: path(bars.map((b) => [sx(b.predicted), sy(b.keep)])), ...tint }));
+      for (const b of bars) {
+        if (b.keep_ci) root.append(svg("line", { class: "whisker", x1: sx(b.predicted), x2: sx(b.predicted), y1: sy(b.keep_ci[0]), y2: sy(b.keep_ci[1]), ...tint }));
+        root.append(told(sign(sx(b.predicted), sy(b.keep), n, { class: "mark", ...tint }), box, `${name}\nsaid ${percent(b.predicted)}, found ${percent(b.keep)}\n${b.n} steps`));
+      }
+    });
+    return root;
+  });
+  byId("reliability-note").replaceChildren(...names.map((name, n) => html("span", { colour: `var(--c${(n + 3) % 8})` }, html("i", { class: "dot" }), ` ${name}  `)));
+}
+
 function plots() {
   tradeoff();
   latency();
   levels();
+  loads();
 }
 
 function legend() {
@@ -446,6 +497,18 @@ if (measured.length) {
   byId("level-measure").addEventListener("change", levels);
   byId("tradeoff").hidden = false;
   legend();
+}
+const loaded = Object.keys(LOADS).filter((m) => DATA.arms.some((a) => a.load.some((p) => p.answered !== null && p[m] !== null)));
+if (loaded.length) {
+  loaded.forEach((m) => byId("load-measure").append(html("option", { value: m }, LOADS[m].name)));
+  byId("load-measure").addEventListener("change", loads);
+  byId("loads").hidden = false;
+}
+if (DATA.reliability.length) {
+  DATA.reliability.forEach((r, n) => byId("score").append(html("option", { value: n }, r.name)));
+  byId("score").addEventListener("change", reliability);
+  byId("reliability").hidden = false;
+  reliability();
 }
 plots();
 if (DATA.questions.length) timelines();

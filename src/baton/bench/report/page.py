@@ -91,6 +91,7 @@ def build(runs: Sequence[RunData]) -> dict[str, Any]:
             "arms": [_plotted(runs[m.run], m) for m in members],
             "runs": [r.name for r in runs],
             "fronts": [_fronts(r) for r in runs],
+            "reliability": [diagram for run in runs for diagram in _diagrams(run, len(runs) > 1)],
             "questions": _questions(runs, members, verdicts),
         },
     }
@@ -323,6 +324,7 @@ TIME = [
     Column("first token, P50", lambda a, t: _seconds(get(a, "ttft_s", "p50"))),
     Column("a token, P50", lambda a, t: _seconds(get(a, "tpot_s", "p50"))),
     Column("tokens a second", lambda a, t: _number(get(a, "throughput_tps"))),
+    Column("capacity, answers a second", lambda a, t: _number(get(a, "capacity_rps"), 3)),
     Column("good answers a second", lambda a, t: _number(get(a, "goodput_rps"), 3)),
     Column("timeouts", lambda a, t: _number(a.get("timeouts"), 0)),
 ]
@@ -352,8 +354,10 @@ def _tables(runs: Sequence[RunData], members: Sequence[Member]) -> list[Table]:
     return [
         *_heads(runs),
         *(_table(*kind, members, targets) for kind in kinds),
+        *_loads(members),
         *_pareto(runs, members),
         *_levels(members),
+        *_gates(runs),
     ]
 
 
@@ -445,6 +449,35 @@ def _equal_memory(section: Mapping[str, Any]) -> Table:
     return Table("", "At equal memory", columns, rows, [], lead)
 
 
+LOAD = [
+    Column("answers a second", lambda a, t: _number(get(a, "answered_rps"), 3)),
+    Column("P50", lambda a, t: _seconds(get(a, "latency_s", "p50"), get(a, "latency_s", "p50_ci"))),
+    Column("P99", lambda a, t: _seconds(get(a, "latency_s", "p99"), get(a, "latency_s", "p99_ci"))),
+    Column("first token, P50", lambda a, t: _seconds(get(a, "ttft_s", "p50"))),
+    Column("speed-up of P50s", lambda a, t: _times(get(a, "speedup", "p50"))),
+    Column("good answers a second", lambda a, t: _number(get(a, "goodput_rps"), 3)),
+    Column("timeouts", lambda a, t: _number(get(a, "timeouts"), 0)),
+    Column("keeps up", lambda a, t: None if a.get("keeps_up") is None else Cell("yes" if a["keeps_up"] else "no")),
+    Column("counts", lambda a, t: Cell("yes") if a.get("valid") else Cell("no", note=a.get("reason") or "")),
+]
+
+
+def _loads(members: Sequence[Member]) -> list[Table]:
+    """Every arm under every load."""
+    found = [(m, point) for m in members for point in m.arm.get("load") or ()]
+    if not found:
+        return []
+    cells = {c.name: [c.cell(point, None) for _, point in found] for c in LOAD}
+    there = [c for c, column in cells.items() if any(column)]
+    rows = [
+        [Cell(m.name, m.name), Cell(p["point"], p["point"]), *(cells[c][n] or Cell(NOT_MEASURED) for c in there)]
+        for n, (m, p) in enumerate(found)
+    ]
+    lead = "Answers in the steady part of each load. One that does not keep up has no latency of its own: it grows."
+    missing = [c for c in cells if c not in there]
+    return [Table("load", "Under load", ["arm", "load", *there], rows, missing, lead)]
+
+
 def _pareto(runs: Sequence[RunData], members: Sequence[Member]) -> list[Table]:
     axes = [a for a in AXES if any((r.results.get("pareto") or {}).get(a) for r in runs)]
     if not axes:
@@ -468,6 +501,34 @@ def _on_front(run: RunData, label: str, axis: str) -> Cell | None:
     by = found["dominated_by"]
     said = "on the front" if found["on_front"] else f"beaten by {', '.join(by[:2])}" + (" ..." if len(by) > 2 else "")
     return Cell(said, stability if stability is not None else float(found["on_front"]), sure)
+
+
+def _gates(runs: Sequence[RunData]) -> list[Table]:
+    """Scores as predictors of harmless steps."""
+    rows = [
+        [
+            Cell(f"{scorer} · {run.name}" if len(runs) > 1 else scorer, scorer),
+            Cell(name, name),
+            Cell(f"{found['states']:,}", found["states"]),
+            _percent(found["keep"]) or Cell(NOT_MEASURED),
+            _ratio(found["auroc"], found["auroc_ci"]) or Cell(NOT_MEASURED),
+            _ratio(found["ece"]) or Cell(NOT_MEASURED),
+        ]
+        for run in runs
+        for scorer, sets in run.reliability.items()
+        for name, found in sets["sets"].items()
+    ]
+    if not rows:
+        return []
+    lead = "How well a score predicts that accepting the draft's step does no harm; scores are calibrated first."
+    columns = ["score", "questions", "states", "harmless", "AUROC", "ECE"]
+    return [Table("gates", "Reliability of scores", columns, rows, [], lead)]
+
+
+def _ratio(value: Any, interval: Any = None) -> Cell | None:
+    if value is None:
+        return None
+    return Cell(f"{value:.3f}", value, f"{interval[0]:.3f} to {interval[1]:.3f}" if interval else "")
 
 
 def _levels(members: Sequence[Member]) -> list[Table]:
@@ -581,6 +642,30 @@ def _plotted(run: RunData, member: Member) -> dict[str, Any]:
         },
         "levels": get(arm, "by_level"),
         "latency": run.latencies.get(arm["label"]),
+        "load": [_loaded(point) for point in arm.get("load") or ()],
+    }
+
+
+def _diagrams(run: RunData, several: bool) -> list[dict[str, Any]]:
+    """A score's reliability diagrams, one for each set of states."""
+    return [
+        {
+            "name": f"{scorer} · {run.name}" if several else scorer,
+            "sets": {name: found["diagram"] for name, found in sets["sets"].items() if found["diagram"]},
+        }
+        for scorer, sets in run.reliability.items()
+    ]
+
+
+def _loaded(point: Arm) -> dict[str, Any]:
+    return {
+        "point": point["point"],
+        "answered": get(point, "answered_rps"),
+        "p50": get(point, "latency_s", "p50"),
+        "p99": get(point, "latency_s", "p99"),
+        "ttft": get(point, "ttft_s", "p50"),
+        "goodput": get(point, "goodput_rps"),
+        "valid": bool(point.get("valid")),
     }
 
 
