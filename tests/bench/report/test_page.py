@@ -12,13 +12,11 @@ from typing import Any
 
 import pytest
 import yaml
-from small import recipe
 
 from baton.bench import report
 from baton.bench.report.folders import read_run
 from baton.bench.report.page import build
 from baton.bench.report.timeline import BYTES, QUESTIONS, SEGMENTS, Chooser
-from baton.bench.runner import run_compare
 from baton.config import ConfigError, RecipeConfig, validate
 
 EVIL = '</script><script>window.pwned=1</script><img src=x onerror="window.pwned=1">\'"&{{ 7*7 }}\u2028'
@@ -198,22 +196,19 @@ def test_failed_attempts_are_told_by_arm_and_kind(run):
     assert "EngineLostError 9 3 port 0 port 1 port 2" in page(run).text
 
 
-def test_two_runs_are_compared_question_by_question(small_run, tmp_path):
-    other = tmp_path / "warmer"
-    path = recipe(small_run.parent, "warm", seed=1, routers=["target", "draft"], latency=None)
-    assert run_compare(path, out=other) == 0
-    found = page(small_run, other, out=tmp_path / "both.html")
+def test_two_runs_are_compared_question_by_question(small_run, other_run, tmp_path):
+    found = page(small_run, other_run, out=tmp_path / "both.html")
     assert "The runs against each other" in found.text
     assert "recipe.seed 0 1" in found.text
     assert {a["run"] for a in found.data["arms"]} == {0, 1}
     shown = [g["arm"] for g in found.data["questions"][-1]["generations"]]
     assert {found.data["arms"][arm]["run"] for arm in shown} == {0, 1}
-    built = build([read_run(small_run), read_run(other)])
+    built = build([read_run(small_run), read_run(other_run)])
     (pair,) = built["between"]
     row = next(r for r in pair["table"].rows if r[0].text == "draft")
     ours, theirs = (
         next(a for a in json.loads((f / "results.json").read_text())["arms"] if a["label"] == "draft")
-        for f in (small_run, other)
+        for f in (small_run, other_run)
     )
     assert row[3].sort == pytest.approx(theirs["accuracy"] - ours["accuracy"])
     assert not (small_run.parent / "both.html").exists()
