@@ -1,4 +1,4 @@
-"""The command line on wrong input: one readable line on standard error, exit code 2, no traceback."""
+"""The command line; wrong input gives one readable line on standard error, exit code 2 and no traceback."""
 
 from __future__ import annotations
 
@@ -56,3 +56,9 @@ def test_wrong_input_is_answered_in_one_line_with_exit_code_2(args, parts):
     said = done.stderr.strip().splitlines()
     assert len(said) == 1, said
     assert all(part in said[0] for part in parts), said
+
+
+def test_the_command_compares_every_arm_of_a_recipe() -> None:
+    done = CliRunner().invoke(app, ["compare", "recipe.yaml", "--out", "run"])
+    assert done.exit_code == 0, done.output
+    assert Path("run/results.json").exists()

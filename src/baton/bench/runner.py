@@ -109,7 +109,7 @@ def run_compare(
     models or the questions cannot be used; said in one line. 130: stopped by Ctrl-C; the same command resumes. A run
     that cannot go on (a full disk, a dead engine) says why and returns 1. Whenever answers are there, so is a report.
     """
-    given = {"limit": limit, "concurrency": concurrency, "seed": seed, "only": routers and list(routers)}
+    given = {"limit": limit, "concurrency": concurrency, "seed": seed, "only": list(routers or ()) or None}
     given |= {"split": split}
     show = Progress(Console(stderr=True))
     try:
