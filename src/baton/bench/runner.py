@@ -109,8 +109,8 @@ def run_compare(
     models or the questions cannot be used; said in one line. 130: stopped by Ctrl-C; the same command resumes. A run
     that cannot go on (a full disk, a dead engine) says why and returns 1. Whenever answers are there, so is a report.
     """
-    given = {"limit": limit, "concurrency": concurrency, "seed": seed, "only": list(routers or ()) or None}
-    given |= {"split": split}
+    given: dict[str, Any] = {"limit": limit, "concurrency": concurrency, "seed": seed, "split": split}
+    given["only"] = list(routers) if routers else None
     show = Progress(Console(stderr=True))
     try:
         recipe = load_recipe(recipe_path, {name: value for name, value in given.items() if value is not None})
