@@ -421,7 +421,7 @@ class _Runner:
             config, self.cells, self.asked[QUALITY],
             seed=self.config.seed, base=self.recipe.base, timeout_s=self.config.timeout_s,
             answer=answer, grade=self._grade, forget=lambda c: self._pair(c).forget(),
-            progress=lambda c: self.show.advance(LOAD, c.label, None),
+            progress=lambda c: self.show.advance(LOAD, c.label, Grade.TIMEOUT),
         )  # fmt: skip
         await load.run(contestants, next((c for c in contestants if c.config.router == "target"), None))
 
