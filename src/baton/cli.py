@@ -181,7 +181,7 @@ def compare(
 
     with _input():
         names, trackers = ([x.strip() for x in (text or "").split(",") if x.strip()] for text in (routers, track))
-        code = run_compare(recipe, out, limit, names, concurrency, seed, shard, split, trackers, knobs or ())
+        code = run_compare(recipe, out, limit, names or None, concurrency, seed, shard, split, trackers, knobs or ())
     raise typer.Exit(code)
 
 
