@@ -99,6 +99,10 @@ def test_the_arms_of_a_recipe_are_calibrated_on_its_calibration_questions_and_th
             "target",
             {"router": "random", "at": {"share": [0.2, 0.6]}, "points": "points/random.json"},
             {"router": "bild", "at": {"share": 0.5}, "points": "points/bild.json", "vary": "rollback"},
+            {
+                "router": "bail-out", "knobs": {"router": {"router": "random", "knobs": {"share": 0.1}}},
+                "at": {"share": 0.5}, "points": "points/worn.json", "vary": "router.share",
+            },
         ],
     }  # fmt: skip
     recipe = folder / "recipe.yaml"
@@ -114,6 +118,8 @@ def test_the_arms_of_a_recipe_are_calibrated_on_its_calibration_questions_and_th
     arms = {a["label"]: a for a in json.loads((folder / "run" / "results.json").read_text())["arms"]}
     assert arms["random@0.6"]["knobs"]["share"] == random.points[1].found.value
     assert arms["bild"]["knobs"]["rollback"] == bild.points[0].found.value
+    worn = Points.load(folder / "points" / "worn.json").points[0].found.value
+    assert arms["bail-out"]["knobs"]["router"]["knobs"]["share"] == worn != 0.1
     data["routers"][2]["vary"] = "fallback"
     recipe.write_text(yaml.safe_dump(data))
     assert run_compare(recipe, out=folder / "other", limit=2) == 2
