@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import random
+import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from label_sets import labels, write
+import torch
+from label_sets import VOCABULARY, labels, write
 from launches import losses, train
+from safetensors.torch import load_file
 
+from baton import nano
 from baton.config import NANO_PAIR, PrmConfig
+from baton.engines.transformers import TransformersEngine
 from baton.generation import Budget, Options, generate
 from baton.nano import problems
 from baton.pair import Pair
 from baton.routers.rsd import RSD
+from baton.training.examples import Rules, read_examples
+from baton.training.export import merge_weights, prm_scores
 
 pytestmark = pytest.mark.train
 LEARN = {"max_steps": 60, "learning_rate": 1e-3, "batch": 16, "held_out": 0.3}
@@ -66,3 +75,48 @@ async def test_the_exported_model_gates_a_router(trained):
         await pair.close()
     assert trace.decisions
     assert all(0 <= decision.score <= 1 for decision in trace.decisions)
+
+
+def test_a_head_on_the_drafts_states_learns_the_same_labels(tmp_path: Path):
+    fields = {"max_steps": 100, "learning_rate": 3e-3, "batch": 32, "held_out": 0.3, "kind": "resident"}
+    report = train(tmp_path / "out", write(tmp_path / "labels", labels(200)), **fields)
+    assert report["held_out"]["auc"] > 0.95
+    assert report["export_difference"] < 1e-4
+    assert (Path(report["model"]) / "head.safetensors").stat().st_size < 100_000
+
+
+def test_a_merged_model_writes_and_scores_with_averaged_weights(trained, tmp_path: Path):
+    folder, _ = trained
+    writer, prm = nano.pair_paths()["draft"], folder / "out" / "model"
+    merge_weights(prm, writer, tmp_path, 0.25)
+    name = "model.layers.0.mlp.up_proj.weight"
+    ours, theirs = (load_file(f / "model.safetensors")[name].float() for f in (prm, writer))
+    for part in ("writer", "prm"):
+        merged = load_file(tmp_path / part / "model.safetensors")[name].float()
+        assert torch.allclose(merged, 0.25 * ours + 0.75 * theirs, atol=1e-2 if part == "writer" else 1e-6)
+    engine = TransformersEngine.load(tmp_path / "writer")
+    assert engine.vocabulary.fingerprint == VOCABULARY.fingerprint
+    steps = read_examples(folder / "labels", VOCABULARY, Rules("keep", 2048)).examples[:4]
+    assert all(0 < score < 1 for scores in prm_scores(tmp_path / "prm", steps) for score in scores)
+    with pytest.raises(ValueError, match=r"merge_into: .* give a model of the same shape"):
+        merge_weights(prm, nano.pair_paths()["target"], tmp_path / "no", 0.5)
+
+
+def test_an_offline_run_of_wandb_holds_config_curves_final_metrics_and_an_artifact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    data = write(tmp_path / "labels", labels(100))
+    report = train(tmp_path / "out", data, report_to="wandb", eval_strategy="steps", eval_steps=2)
+    (run,) = (tmp_path / "out" / "wandb").glob("offline-run-*")
+    shown = [shutil.which("wandb") or "wandb", "leet", "inspect", "--json", str(run)]
+    lines = subprocess.run(shown, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+    records = [json.loads(line) for line in lines]
+    config = {k: v for r in records if r["type"] == "run" for k, v in r["run"]["config"]["update"].items()}
+    assert (config["batch"], config["label"], config["data"]) == (8, "keep", str(data))
+    curve = [r["history"]["item"]["train/loss"] for r in records if "train/loss" in str(r.get("history"))
+             and "train/loss" in r["history"]["item"]]  # fmt: skip
+    assert curve == pytest.approx(losses(report))
+    final = {k: v for r in records if r["type"] == "summary" for k, v in r["summary"]["update"].items()}
+    assert final["held_out/auc"] == pytest.approx(report["held_out"]["auc"])
+    assert any("training.json" in str(r["artifact"]["manifest"]) for r in records if r["type"] == "artifact")

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from baton.vocabulary import Vocabulary
 
 AGREE = 1e-4
 """Most that the exported model's scores may differ from the trainer's where nothing was rounded."""
+FREE = ("processes", "strategy", "shape", "gpu_gib", "gpu_tflops", "dry_run")
+"""Fields that may differ in a training that goes on."""
 CHECKED = 8
 """Held-out examples whose scores are compared."""
 
@@ -82,7 +85,7 @@ class Job:
     @property
     def settings(self) -> dict[str, Any]:
         """What a training that goes on must have in common with the one that was interrupted."""
-        ours = {k: v for k, v in asdict(self.asked).items() if k not in ("processes", "strategy", "dry_run")}
+        ours = {k: v for k, v in asdict(self.asked).items() if k not in FREE}
         weights = ("model_name_or_path", "dtype", "use_peft", "lora_r", "lora_alpha", "load_in_4bit", "load_in_8bit")
         optimiser = ("learning_rate", "num_train_epochs", "max_steps", "weight_decay", "warmup_steps", "seed", "bf16")
         theirs = {k: getattr(self.model, k) for k in weights} | {k: getattr(self.training, k) for k in optimiser}
@@ -240,6 +243,8 @@ def check_model(model: Any) -> None:
     """
     if (model.load_in_4bit or model.load_in_8bit) and not model.use_peft:
         raise ValueError("load_in_4bit: quantised weights cannot be trained; add use_peft: true")
+    if (model.load_in_4bit or model.load_in_8bit) and find_spec("bitsandbytes") is None:
+        raise ValueError("load_in_4bit: bitsandbytes is not installed; pip install bitsandbytes")
 
 
 def _quantisation(model: Any) -> Any:

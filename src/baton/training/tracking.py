@@ -27,10 +27,9 @@ def begin(training: Training, out: Path, config: Mapping[str, Any]) -> None:
         import wandb
 
         # The callback of `transformers` joins a run that is there, and would ask for a key where there is none.
-        if "WANDB_MODE" not in os.environ:
-            os.environ["WANDB_MODE"] = "online" if wandb.login(prompt=False) else "offline"
+        mode: Any = os.environ.get("WANDB_MODE") or ("online" if wandb.login(prompt=False) else "offline")
         project = os.environ.get("WANDB_PROJECT", "baton")
-        wandb.init(project=project, dir=out, name=training.run_name or out.name, config=dict(config))
+        wandb.init(project=project, dir=out, name=training.run_name or out.name, mode=mode, config=dict(config))
 
 
 def finish(training: Training, report: Mapping[str, Any], path: Path) -> None:
