@@ -88,6 +88,8 @@ def variables(threads: int | None) -> dict[str, str]:
     if on_cpu():
         wanted |= {
             "OMP_NUM_THREADS": str(threads or 1),
+            # The n-gram lookup's.
+            "NUMBA_NUM_THREADS": str(threads or 1),
             # The core runs the model itself, without a further process for it.
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
             # Two engines would be bound to the same cores.
