@@ -120,3 +120,11 @@ def test_an_offline_run_of_wandb_holds_config_curves_final_metrics_and_an_artifa
     final = {k: v for r in records if r["type"] == "summary" for k, v in r["summary"]["update"].items()}
     assert final["held_out/auc"] == pytest.approx(report["held_out"]["auc"])
     assert any("training.json" in str(r["artifact"]["manifest"]) for r in records if r["type"] == "artifact")
+
+
+def test_precision_is_the_recipes_whatever_the_launch_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    data = write(tmp_path / "labels", labels(60))
+    plain = train(tmp_path / "plain", data)
+    # As `accelerate launch` sets it from a configuration with mixed_precision: bf16.
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    assert losses(train(tmp_path / "launched", data)) == losses(plain)

@@ -163,6 +163,7 @@ def running_strategy(training: Training) -> Strategy:
         plugin = training.deepspeed_plugin
         stage = plugin.zero_stage if plugin is not None else 0
         return "zero3" if stage == 3 else "zero2"
-    if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
+    # On a CPU accelerate leaves FSDP out without a word.
+    if kind == "MULTI_GPU" and os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
         return "fsdp"
     return "single" if kind == "NO" else "ddp"
