@@ -13,9 +13,11 @@ from typing import Any
 import moody
 import pytest
 import yaml
+from test_metrics import answer
 from typer.testing import CliRunner
 
-from baton.bench.partial import partial_results
+from baton.bench.metrics import QUALITY, Arm
+from baton.bench.partial import partial_results, write_plan
 from baton.bench.runner import run_compare
 from baton.cli import app
 
@@ -152,3 +154,15 @@ def test_a_full_disk_ends_the_run_with_its_error_and_a_report(tmp_path):
     lines = (tmp_path / "kept" / "traces.jsonl").read_bytes().splitlines()
     assert 1 < len(lines) < 2 * 40 * QUESTIONS
     assert all(json.loads(line)["schema"] for line in lines)
+
+
+def test_a_question_counts_when_every_seed_has_answered_it(tmp_path):
+    ids = ["q0", "q1"]
+    arms = [Arm("target", "target", {}, "transformers"), Arm("draft", "draft", {}, "transformers")]
+    write_plan(tmp_path, arms, {QUALITY: ids}, {"samples": 1, "seeds": 2, "margin": 0.02}, {"pair": "p"})
+    there = [("target", "q0", 0), ("target", "q0", 1), ("target", "q1", 0), ("draft", "q0", 0), ("draft", "q0", 1)]
+    lines = [answer(arm, question, sample=sample).dumps() + "\n" for arm, question, sample in there]
+    (tmp_path / "traces.jsonl").write_text("".join(lines))
+    found = partial_results(tmp_path)
+    assert found["questions"] == {QUALITY: 1}
+    assert [(a["n"], a["failures"]) for a in found["arms"]] == [(1, 0), (1, 0)]

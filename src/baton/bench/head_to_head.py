@@ -21,7 +21,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from baton.bench import memory, runner, statistics, tasks
+from baton.bench import memory, metrics, runner, statistics, tasks
 from baton.bench.grading import Grade
 from baton.bench.metrics import LATENCY, P99_ANSWERS, QUALITY, Arm, Run
 from baton.bench.statistics import Array, Interval
@@ -441,15 +441,16 @@ def _mean_interval(spent: Array) -> Interval | None:
 
 def _pairs(run: Run, arms: Sequence[Arm], met: Collection[str]) -> list[dict[str, Any]]:
     """Accuracy of any two arms, the better one first; `equal` if both met the budget. P-values are Holm's over all."""
-    correct = {a.label: _by_question([(r.question, float(r.correct)) for r in run.scored(QUALITY, a)]) for a in arms}
-    ordered = sorted((label for label in correct if len(correct[label])), key=lambda label: -correct[label].mean())
+    worth = {a.label: metrics.worths(run, answers) for a in arms if (answers := run.scored(QUALITY, a))}
+    correct = {a.label: metrics.correctness(run, run.scored(QUALITY, a)) for a in arms}
+    ordered = sorted(worth, key=lambda label: -worth[label].mean())
     found: list[dict[str, Any]] = [
         {
             "a": a,
             "b": b,
             "equal": a in met and b in met,
-            "accuracy_delta": float((correct[a] - correct[b]).mean()),
-            "accuracy_delta_ci": statistics.difference_interval(correct[a], correct[b]),
+            "accuracy_delta": float((worth[a] - worth[b]).mean()),
+            "accuracy_delta_ci": statistics.difference_interval(worth[a], worth[b]),
             "mcnemar_p": statistics.mcnemar(correct[a], correct[b]),
         }
         for a, b in combinations(ordered, 2)

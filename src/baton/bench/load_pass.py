@@ -17,7 +17,7 @@ from urllib.parse import quote
 from baton.bench import under_load
 from baton.bench.grading import Grade
 from baton.bench.load import Ask, Sent, Window, arrivals, closed_loop, open_loop, ramp, read_arrivals
-from baton.bench.metrics import FAILED_LIMIT
+from baton.bench.metrics import FAILED_LIMIT, baseline_label
 from baton.bench.tasks import Question
 from baton.bench.under_load import LoadedAnswer, answered_rate
 from baton.config import ConfigError, LoadConfig, LoadPointConfig
@@ -225,9 +225,9 @@ def add_results(results: dict[str, Any], config: LoadConfig | None, cells: Cells
     """Adds what the load pass measured to the content of `results.json`.
 
     Under `load` of the whole: `points` (each with its `name`, its `loop` and what drives it), `slo`, `deadline_s`.
-    Of an arm: `load`, a list with the figures of each point (`under_load.figures`) and its `speedup` over the first arm
-    with router `target`; `ramp` (each step's concurrency and rates); `capacity_rps`, the most answers a second of
-    the ramp; `goodput_rps`, the most of all points. Without a load pass all are None.
+    Of an arm: `load`, a list with the figures of each point (`under_load.figures`) and its `speedup` over the arm
+    of `metrics.baseline_label`; `ramp` (each step's concurrency and rates); `capacity_rps`, the most answers a second
+    of the ramp; `goodput_rps`, the most of all points. Without a load pass all are None.
     """
     arms = results["arms"]
     for arm in arms:
@@ -235,7 +235,7 @@ def add_results(results: dict[str, Any], config: LoadConfig | None, cells: Cells
     results["load"] |= dict.fromkeys(("points", "slo", "deadline_s"))
     if config is None:
         return
-    baseline = next((a["label"] for a in arms if a["router"] == "target"), None)
+    baseline = baseline_label(arms)
     capacity = None if baseline is None else capacity_of(cells, baseline)
     results["load"] |= {
         "points": [_described(p, rate_of(p, capacity)) for p in config.points],

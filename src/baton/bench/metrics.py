@@ -14,7 +14,7 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -396,12 +396,12 @@ def results(run: Run, header: Mapping[str, Any]) -> dict[str, Any]:
     """The content of `results.json`. `header` holds what is not read from traces (pair, task, split, load ...).
 
     Deltas, tests (McNemar's and that of equivalence, each adjusted by Holm over all arms) and speed-ups are against
-    the first arm whose router is `target`, one whose target does not speculate if there is one;
-    `speedup_vs_speculation` is against the first whose target does. Without such an arm they are None.
+    `baseline_label`'s arm; `speedup_vs_speculation` is against the first `target` that speculates. Without such an arm
+    they are None.
     """
-    targets = [a for a in run.arms if a.router == "target"]
-    speculating = next((a for a in targets if Role.TARGET in (a.speculation or {})), None)
-    baseline = next((a for a in targets if Role.TARGET not in (a.speculation or {})), speculating)
+    chosen = baseline_label([asdict(a) for a in run.arms])
+    baseline = next((a for a in run.arms if a.label == chosen), None)
+    speculating = next((a for a in run.arms if a.router == "target" and Role.TARGET in (a.speculation or {})), None)
     arms = [_arm(run, arm, baseline, speculating) for arm in run.arms]
     for test in ("mcnemar_p", "equivalence_p"):
         tested = [a for a in arms if a[test] is not None]
@@ -413,6 +413,15 @@ def results(run: Run, header: Mapping[str, Any]) -> dict[str, Any]:
         "schema": SCHEMA, **header, "margin": run.margin, "questions": asked, "valid": reason is None,
         "reason": reason, "arms": arms,
     }  # fmt: skip
+
+
+def baseline_label(arms: Iterable[Mapping[str, Any]]) -> str | None:
+    """Which of the arms of `results.json` the others are compared with: the first whose router is `target`, one whose
+    target does not speculate if there is one. None without such an arm."""
+    targets = [a for a in arms if a["router"] == "target"]
+    plain = (a for a in targets if Role.TARGET not in (a.get("speculation") or {}))
+    found = next(plain, targets[0] if targets else None)
+    return None if found is None else str(found["label"])
 
 
 def _invalid(run: Run) -> str | None:
@@ -473,7 +482,7 @@ def _arm(run: Run, arm: Arm, baseline: Arm | None, speculating: Arm | None) -> d
 
 
 def _accuracy(run: Run, answers: list[Record], baseline: list[Record] | None) -> dict[str, Any]:
-    correct = _worth(run, answers)
+    correct = worths(run, answers)
     out: dict[str, Any] = dict.fromkeys(
         (
             "accuracy", "accuracy_ci", "accuracy_delta", "accuracy_delta_ci", "mcnemar_p", "equivalence_p",
@@ -485,11 +494,11 @@ def _accuracy(run: Run, answers: list[Record], baseline: list[Record] | None) ->
     out["accuracy"] = float(correct.mean())
     out["accuracy_ci"] = _listed(statistics.mean_interval(correct))
     out["win_rate_length_controlled"] = _length_controlled(answers)
-    reference = None if baseline is None else _worth(run, baseline)
+    reference = None if baseline is None else worths(run, baseline)
     if reference is not None and (difference := statistics.Difference.of(correct, reference)) is not None:
         out["accuracy_delta"] = difference.estimate
         out["accuracy_delta_ci"] = _listed(difference.interval())
-        out["mcnemar_p"] = statistics.mcnemar(_correct(run, answers), _correct(run, baseline or []))
+        out["mcnemar_p"] = statistics.mcnemar(correctness(run, answers), correctness(run, baseline or []))
         out["equivalence_p"] = difference.equivalence_p(run.margin)
         out["minimum_detectable_difference"] = power.detectable(difference.second_moment, difference.questions)
     out["seeds"] = _seeds(run, correct, reference)
@@ -515,8 +524,8 @@ def _control(run: Run, arm: Arm, answers: list[Record]) -> dict[str, Any] | None
     mix = _chance(run, arm, answers) if answers else None
     if mix is None:
         return None
-    correct = _worth(run, answers)
-    reference = sum(weight * _worth(run, run.scored(QUALITY, other)) for other, weight in mix)
+    correct = worths(run, answers)
+    reference = sum(weight * worths(run, run.scored(QUALITY, other)) for other, weight in mix)
     return {
         "label": " / ".join(other.label for other, _ in mix),
         "weights": {other.label: weight for other, weight in mix},
@@ -561,12 +570,12 @@ def _excess(answers: list[Record], share: float) -> float:
     return sum(r.target - share * r.kept for r in answers)
 
 
-def _correct(run: Run, answers: list[Record]) -> statistics.Array:
+def correctness(run: Run, answers: list[Record]) -> statistics.Array:
     """`[questions, samples under all seeds]` of 0 and 1, seed by seed."""
     return np.asarray([r.correct for r in answers], float).reshape(-1, run.seeds * run.samples)
 
 
-def _worth(run: Run, answers: list[Record]) -> statistics.Array:
+def worths(run: Run, answers: list[Record]) -> statistics.Array:
     """`[questions, samples under all seeds]`, 0 to 1: the same but for graders that give scores."""
     return np.asarray([r.worth for r in answers], float).reshape(-1, run.seeds * run.samples)
 

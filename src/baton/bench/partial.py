@@ -57,6 +57,7 @@ def partial_results(folder: Path) -> dict[str, Any]:
     if (folder / "traces.jsonl").exists():
         for trace in read_traces(folder / "traces.jsonl"):
             run.add(metrics.record(trace))
+            run.hold(trace)
     compared = _compared(run)
     questions = {name: _common(run, name, compared) for name in run.questions}
     answered = sum(len(records) for records in run.records.values())
@@ -78,9 +79,8 @@ def _compared(run: Run) -> list[Arm]:
 
 def _common(run: Run, name: str, arms: Sequence[Arm]) -> list[str]:
     """Questions of a pass that every one of these arms has answered, all samples of them."""
-    samples = range(run.samples if name == QUALITY else 1)
-    answers = [run.answers(name, a) for a in arms]
-    return [q for q in run.questions[name] if answers and all((q, s) in have for have in answers for s in samples)]
+    missing = {k[0] for a in arms for k in run.expected(name) if k not in run.answers(name, a)}
+    return [q for q in run.questions[name] if arms and q not in missing]
 
 
 def _unmeasured(arm: Arm) -> dict[str, Any]:

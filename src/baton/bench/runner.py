@@ -423,7 +423,8 @@ class _Runner:
             answer=answer, grade=self._grade, forget=lambda c: self._pair(c).forget(),
             progress=lambda c: self.show.advance(LOAD, c.label, Grade.TIMEOUT),
         )  # fmt: skip
-        await load.run(contestants, next((c for c in contestants if c.config.router == "target"), None))
+        baseline = metrics.baseline_label([asdict(c.arm) for c in contestants])
+        await load.run(contestants, next((c for c in contestants if c.label == baseline), None))
 
     async def _answer(self, name: str, contestant: Contestant, question: Question, sample: int) -> None:
         """Answers, grades and stores; a failure is stored as such after the last attempt."""

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from baton.bench.grading import Grade
+from baton.bench.metrics import baseline_label
 from baton.bench.verdict import verdict
 
 SECONDS_BETWEEN_REFRESHES = 0.5
@@ -134,7 +135,8 @@ def table(results: Mapping[str, Any]) -> Table:
         "mean of paired\nspeed-ups", "FLOPs\nvs target", "switches", "discarded\ntokens",
     ):  # fmt: skip
         out.add_column(name, justify="left" if name == "router" else "right")
-    spent = next((a["flops"] for a in results["arms"] if a["router"] == "target"), None)
+    baseline = baseline_label(results["arms"])
+    spent = next((a["flops"] for a in results["arms"] if a["label"] == baseline), None)
     for arm in results["arms"]:
         out.add_row(
             arm["label"],

@@ -275,8 +275,7 @@ def flat(arm: Mapping[str, Any]) -> dict[str, float]:
 
 def generations(run: RunData) -> Iterator[dict[str, Any]]:
     """Generations that tell most about the arms, a bounded number, each with who wrote what."""
-    target = next((a["label"] for a in run.arms if a["router"] == "target"), None)
-    wanted = run.chooser.chosen(target, verdict(run.results).label, QUESTIONS)
+    wanted = run.chooser.chosen(metrics.baseline_label(run.arms), verdict(run.results).label, QUESTIONS)
     labels = [a["label"] for a in run.arms][:ARMS]
     if not (run.path / "traces.jsonl").is_file():
         return

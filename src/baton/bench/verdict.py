@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from baton.bench.metrics import baseline_label
+
 MARGIN = 0.02
 """Accuracy that may be lost for a router to count as keeping the target's, where results name no margin."""
 BASELINES = ("target", "draft", "random")
@@ -37,7 +39,8 @@ def verdict(results: Mapping[str, Any]) -> Verdict:
     comes nearest to the target's accuracy.
     """
     arms = results["arms"]
-    target = next((a for a in arms if a["router"] == "target" and get(a, "accuracy") is not None), None)
+    baseline = baseline_label(a for a in arms if get(a, "accuracy") is not None)
+    target = next((a for a in arms if a["label"] == baseline), None)
     mind = _mind(results)
     if target is None:
         return Verdict(f"Nothing can be said against the target alone: {_no_target(arms)}", mind=mind)
@@ -181,7 +184,7 @@ def _sure(results: Mapping[str, Any], arm: Arm, kept: Sequence[Arm]) -> list[str
         out.append(
             f"The two {told} equivalent within {_points(results.get('margin') or MARGIN)} points (p = {p_value(p)})."
         )
-    if (least := get(arm, "minimum_detectable_delta")) is not None:
+    if (least := get(arm, "minimum_detectable_difference")) is not None:
         out.append(f"A run of this size finds differences from {_points(least)} points on.")
     control, interval = get(arm, "control"), get(arm, "control", "accuracy_delta_ci")
     if control and interval:

@@ -13,6 +13,7 @@ import yaml
 
 from baton.bench import statistics
 from baton.bench.folder import differences
+from baton.bench.metrics import baseline_label
 from baton.bench.report import timeline
 from baton.bench.report.folders import RunData
 from baton.bench.verdict import (
@@ -345,7 +346,7 @@ WORK = [
 
 
 def _tables(runs: Sequence[RunData], members: Sequence[Member]) -> list[Table]:
-    targets = [next((a for a in r.arms if a["router"] == "target"), None) for r in runs]
+    targets = [next((a for a in r.arms if a["label"] == baseline_label(r.arms)), None) for r in runs]
     kinds = (
         ("accuracy", "Accuracy", ACCURACY, "Right answers with 95 % intervals; differences are to the target."),
         ("time", "Time", TIME, "Wall clock of the latency pass; speed-ups are against the target."),
@@ -672,8 +673,7 @@ def _loaded(point: Arm) -> dict[str, Any]:
 def _questions(runs: Sequence[RunData], members: Sequence[Member], verdicts: Sequence[Any]) -> list[dict[str, Any]]:
     """Generations of questions that the first run chooses, in all runs; arms with a colour only."""
     first = runs[0]
-    target = next((a["label"] for a in first.arms if a["router"] == "target"), None)
-    wanted = first.chooser.chosen(target, verdicts[0].label)
+    wanted = first.chooser.chosen(baseline_label(first.arms), verdicts[0].label)
     if not wanted:
         return []
 
