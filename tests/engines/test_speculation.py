@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from calls import writer
 from tiny_models import make_model
 
 from baton import nano, routers
@@ -29,6 +28,7 @@ from baton.routers.bail_out import BailOut
 from baton.routers.bild import Bild
 from baton.routers.margin import Margin
 from baton.trace import Role, Trace
+from calls import writer
 
 WARM = Sampling(temperature=0.8)
 SHARP = Sampling(temperature=0.3)
