@@ -213,6 +213,17 @@ def test_a_grader_timeout_leaves_all_arms_and_is_reported():
     assert arms["draft"]["accuracy"] == 1
 
 
+def test_the_reason_names_what_helps_against_a_grader_that_gives_up():
+    found = results([TARGET], [answer("target", f"q{n}", grade="timeout" if n < 2 else "correct") for n in range(20)])
+    assert not found["valid"]
+    assert "grader_timeout_s" in found["reason"]
+    assert "run the same command again" not in found["reason"]
+    lost = results(
+        [TARGET], [answer("target", f"q{n}") for n in range(9)], questions={QUALITY: [f"q{n}" for n in range(10)]}
+    )
+    assert "see failures.jsonl and run the same command again" in lost["reason"]
+
+
 def test_deltas_and_tests_are_paired_with_the_target_and_adjusted_over_arms():
     third = Arm("third", "draft", {}, "transformers")
     traces = []

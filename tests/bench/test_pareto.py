@@ -77,3 +77,21 @@ def test_the_median_of_a_draw_is_that_of_the_drawn_questions():
     by = rows(pareto.fronts(run), "latency_p50")
     seconds = sorted(r.seconds for r in run.scored(LATENCY, run.arms[0]))
     assert by["a"]["cost"] == seconds[15]
+
+
+def test_a_latency_beyond_the_deadline_is_no_cost():
+    run = run_of({"target": (1.0, 1.0, 20), "relay": (0.9, 0.6, 10), "slow": (0.9, 0.5, 10)})
+    for k in range(12):
+        cut = answer("slow", f"q{k}", name=LATENCY, seconds=0.5, finish="timeout")
+        run.add(metrics.record(cut))
+    found = pareto.fronts(run)
+    # A fifth was cut off: the median is known, P90 is not.
+    assert set(rows(found, "latency_p50")) == {"target", "relay", "slow"}
+    assert set(rows(found, "latency_p90")) == {"target", "relay"}
+
+
+def test_flops_are_a_cost_only_where_those_of_every_answer_are_known():
+    run = run_of({"target": (1.0, 1.0, 20), "draft": (0.4, 0.1, 0)}, models=sized(target=10, draft=1))
+    assert set(rows(pareto.fronts(run), "flops")) == {"target", "draft"}
+    run.add(metrics.record(answer("draft", "q0", segments=[segment(Role.DRAFT, 20)])))
+    assert pareto.fronts(run)["flops"] is None

@@ -218,6 +218,9 @@ def test_sweeps_know_the_ranges_of_knobs_and_keep_off_the_test_questions(tmp_pat
         sweep(loaded, "rds", "dev")
     with pytest.raises(ConfigError, match="the router 'target' has no knob with a range"):
         sweep(loaded, "target", "dev")
+    one = load_recipe(recipe(tmp_path, task={"name": "sums", "path": "test.jsonl"}))
+    with pytest.raises(ConfigError, match=r"task.path: 'test.jsonl' in .* holds the questions under test whatever"):
+        sweep(one, "rsd", "dev")
 
 
 def test_knobs_are_set_by_arm_and_path(tmp_path):

@@ -14,8 +14,12 @@ from typer.testing import CliRunner
 
 from baton.bench.runner import run_compare
 from baton.bench.tasks import digest
+from baton.calibrate.arms import arms_of, calibrate_arms
 from baton.calibrate.points import Points
+from baton.calibrate.thresholds import Settings
 from baton.cli import app
+from baton.config import ConfigError, load_recipe
+from baton.trace import Role
 
 PAIR = {
     "name": "small",
@@ -195,3 +199,37 @@ def test_wrong_input_of_the_command_is_named(folder, args, part):
     made = calibrate(folder, *args)
     assert made.exit_code == 2, made.output
     assert part in made.stderr
+
+
+async def test_an_arm_that_speculates_is_calibrated_with_its_speculation(folder, monkeypatch):
+    spec = {"target": {"method": "ngram"}}
+    arms = [
+        {
+            "router": "random",
+            "at": {"share": 0.5},
+            "points": "points.json",
+            "speculative": spec,
+        },
+        {"router": "random", "label": "plain", "at": {"share": 0.5}, "points": "plain.json"},
+    ]
+    data = {"name": "r", "pair": PAIR, "task": {"name": "sums", "path": "{split}.jsonl"}, "routers": ["target", *arms]}
+    recipe = folder / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump(data))
+    used = []
+
+    async def points_of(wanted, on, *_):
+        used.append(on.pair.engines[Role.TARGET])
+
+    monkeypatch.setattr("baton.calibrate.arms.points_of", points_of)
+    settings = Settings()
+    async for _ in calibrate_arms(load_recipe(recipe), folder / "work", settings):
+        pass
+    speculating, plain = used
+    assert (speculating.speculation is None, plain.speculation is None) == (False, True)
+    arms[1]["points"] = "points.json"
+    recipe.write_text(yaml.safe_dump(data))
+    assert len(arms_of(load_recipe(recipe))) == 1, "a share is the same with and without"
+    arms[1]["at"] = {"flops": 1e6}
+    recipe.write_text(yaml.safe_dump(data))
+    with pytest.raises(ConfigError, match=r"plain: points: 'points.json' is of an arm that speculates otherwise too"):
+        arms_of(load_recipe(recipe))

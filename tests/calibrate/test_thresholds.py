@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +18,13 @@ from baton.bench.tasks import Question
 from baton.boundary import STEP, Cap
 from baton.calibrate.points import Asked, Points, varied
 from baton.calibrate.reliability import Scored
-from baton.calibrate.thresholds import YARDSTICK_TOKENS, Knob, Settings, find_knob, operating_points
+from baton.calibrate.thresholds import YARDSTICK_TOKENS, Knob, Settings, Tried, find_knob, operating_points
 from baton.engines.base import EngineLostError
 from baton.flops import Architecture
 from baton.gate import Threshold
 from baton.generation import Generation, Options
 from baton.routers.random import Random
+from baton.trace import Trace
 from scripted import ScriptedEngine, pair
 from virtual_clock import run
 
@@ -372,6 +374,22 @@ def test_a_latency_is_found_and_its_answers_ran_one_block_at_a_time(tmp_path):
     calls = len(target.log)
     assert search(tmp_path, make, UNIT, Asked("p90_s", 0.561), models=models, concurrency=4, tolerance=0.01) == found
     assert len(target.log) == calls
+
+
+def test_answers_cut_off_at_their_deadline_take_no_latency_for_granted():
+    """Of ten answers two were cut off after a second: P50 is known, P90 is beyond the deadline."""
+
+    def timed(n: int) -> Trace:
+        extra = {"pass": "calibration", "arm": "x", "grade": "correct", "yardstick_s": 0.1, "score": 0.5}
+        cut = n < 2
+        finish = "timeout" if cut else "end_of_text"
+        return Trace(question=f"q{n}", seconds=1.0 if cut else 0.1 + n / 100, finish=finish, extra=extra)
+
+    found = Tried.of(0.5, [timed(n) for n in range(10)], {}, 0)
+    assert found.summary.p50_s == pytest.approx(0.165)
+    assert found.summary.p90_s is None
+    assert found.measure("p90_s") == math.inf
+    assert found.summary.accuracy == pytest.approx(0.4), "the grader's score, as comparisons tell it"
 
 
 def test_a_machine_that_slows_down_does_not_move_the_point(tmp_path):

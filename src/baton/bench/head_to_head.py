@@ -243,6 +243,11 @@ class _Finder:
             arm = next(a for a in self.recipe.config.arms if a.name == rule.of)
             tried = await self._as_it_stands(arm)
             spent, yardstick = tried.measure(self.measure), tried.yardstick_s
+            if np.isinf(spent):
+                raise ValueError(
+                    f"{self.name}: answers of {rule.of!r} were cut off at their deadline; raise timeout_s, or take a "
+                    "lower percentile"
+                )
             if np.isnan(spent):
                 raise ValueError(
                     f"{self.name}: an engine of {rule.of!r} does not tell its model's size; drop this budget"
@@ -357,7 +362,7 @@ def _row(
 ) -> dict[str, Any]:
     """An arm: what it was to spend, what it spent on the test questions, and how it answered."""
     spent, allowed = _spent(budget, run, arm), _budget_on_test(budget, run, reference)
-    figure = _figure(budget, spent)
+    figure = _figure(budget, run, arm)
     off = None if figure is None or allowed is None else figure / allowed - 1
     point = placed and placed.points.point(placed.asked)
     return {
@@ -370,7 +375,7 @@ def _row(
         "note": point.note if point else "",
         "test": figure,
         "off": off,
-        "off_ci": _off_interval(budget, run, spent, reference),
+        "off_ci": None if off is None else _off_interval(budget, run, spent, reference),
         "met": None if off is None else abs(off) <= budget.tolerance,
         **{name: figures[name] for name in ("accuracy", "accuracy_ci", "target_share", "flops")},
         "latency_s": {name: figures["latency_s"][name] for name in ("p50", "p90", "p99")},
@@ -402,17 +407,19 @@ def _by_question(values: Iterable[tuple[str, float]]) -> Array:
     return np.asarray([np.mean(v) for v in found.values()])
 
 
-def _figure(budget: Budget, spent: Array | None) -> float | None:
-    if spent is None:
-        return None
-    return float(np.quantile(spent, LATENCIES[budget.measure]) if budget.measure in LATENCIES else spent.mean())
+def _figure(budget: Budget, run: Run, arm: Arm | None) -> float | None:
+    """What an arm spends; None if that was not measured, or lies among answers cut off at their deadline."""
+    if arm is not None and budget.measure in LATENCIES:
+        return metrics.latency(run.scored(LATENCY, arm), LATENCIES[budget.measure])
+    spent = _spent(budget, run, arm)
+    return None if spent is None else float(spent.mean())
 
 
 def _budget_on_test(budget: Budget, run: Run, reference: Arm | None) -> float | None:
     """The same rule on the test questions: these may be longer, and the machine slower, for all arms alike."""
     if budget.rule.value is not None:
         return budget.rule.value
-    spent = _figure(budget, _spent(budget, run, reference))
+    spent = _figure(budget, run, reference)
     return None if spent is None else budget.rule.times * spent
 
 

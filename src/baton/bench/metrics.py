@@ -429,9 +429,15 @@ def _invalid(run: Run) -> str | None:
     for name, ids in run.questions.items():
         gone = len(run.left(name))
         if gone > FAILED_LIMIT * len(ids):
+            failed = any(run.failures(name, arm) for arm in run.arms)
+            # An answer is graded once: a second start does not try that again.
+            remedy = (
+                "see failures.jsonl and run the same command again" if failed else
+                "see grade_reason in traces.jsonl, and give the grader more time (grader_timeout_s) in another --out"
+            )  # fmt: skip
             return (
                 f"{gone} of {len(ids)} questions of the {name} pass failed or could not be graded in some arm "
-                f"(limit {FAILED_LIMIT:.0%}); see failures.jsonl and run the same command again"
+                f"(limit {FAILED_LIMIT:.0%}); {remedy}"
             )
     return None
 
@@ -653,6 +659,15 @@ def _percentiles(values: Sequence[Clocked], with_intervals: bool = False) -> dic
 
 def _latency(r: Record) -> Clocked:
     return r.seconds, r.finish == "timeout"
+
+
+def latency(records: Sequence[Record], q: float) -> float | None:
+    """The `q` quantile (0 to 1) of answers' seconds; None without any, or where a deadline leaves only a bound."""
+    if not records:
+        return None
+    seconds, cut = zip(*map(_latency, records), strict=True)
+    value, above = statistics.percentile(seconds, q, cut)
+    return None if above else value
 
 
 def _first_token(r: Record, seconds: float | None) -> Clocked | None:

@@ -7,6 +7,7 @@ questions for all arms, and the same ones for accuracy and cost.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from baton.bench.metrics import LATENCY, P99_ANSWERS, QUALITY, Arm, Record, Run
+from baton.bench.metrics import LATENCY, P99_ANSWERS, QUALITY, Arm, Record, Run, latency
 from baton.bench.statistics import Array
 
 DRAWS = 2000
@@ -25,6 +26,8 @@ AXES = (*QUANTILES, "flops", "target_share")
 
 def fronts(run: Run, seed: int = 0) -> dict[str, Any]:
     """By cost, all arms that have it: `{"arms": [{label, cost, accuracy, on_front, stability, dominated_by}]}`.
+
+    A latency that lies among answers cut off at their deadline is no cost: only a bound of it is known.
 
     `stability` is the part of draws in which the arm is on the front (None with a single question), `dominated_by` the
     labels of the arms that beat it. A cost that fewer than two arms have is None; so is P99 below 300 answers.
@@ -72,10 +75,9 @@ class _Quantile:
 
     @classmethod
     def of(cls, answers: Sequence[Record], place: dict[str, int], q: float) -> _Quantile:
-        ordered = sorted(answers, key=lambda r: r.seconds)
-        return cls(
-            np.asarray([r.seconds for r in ordered]), np.asarray([place[r.question] for r in ordered], np.int64), q
-        )
+        taken = [(math.inf if r.finish == "timeout" else r.seconds, place[r.question]) for r in answers]
+        seconds, questions = zip(*sorted(taken), strict=True)
+        return cls(np.asarray(seconds), np.asarray(questions, np.int64), q)
 
     def under(self, weights: npt.NDArray[np.int64]) -> Array:
         reached = np.cumsum(weights[:, self.questions], axis=1)
@@ -93,9 +95,11 @@ def _costs(run: Run, axis: str, place: dict[str, int]) -> dict[str, _Statistic]:
     for arm in run.arms:
         answers = run.scored(LATENCY if axis in QUANTILES else QUALITY, arm)
         if axis in QUANTILES:
-            if answers and (axis != "latency_p99" or len(answers) >= P99_ANSWERS):
+            if axis == "latency_p99" and len(answers) < P99_ANSWERS:
+                continue
+            if latency(answers, QUANTILES[axis]) is not None:
                 out[arm.label] = _Quantile.of(answers, place, QUANTILES[axis])
-        elif values := list(_parts(axis, answers)):
+        elif (values := list(_parts(axis, answers))) and len(values) == len(answers):
             out[arm.label] = _Mean.of(values, place)
     return out
 

@@ -67,6 +67,12 @@ def sweep(
         raise ConfigError(f"arm: {label!r} is unknown; use one of {names}")
     if split == recipe.config.split:
         raise ConfigError(f"split: {split!r} is under test in {recipe.path}; knobs are chosen on another one")
+    path = recipe.config.task.path
+    if path is not None and "{split}" not in path and (recipe.base / path).is_file():
+        raise ConfigError(
+            f"task.path: {path!r} in {recipe.path} holds the questions under test whatever the split; write {{split}} "
+            "into it, with a file for each"
+        )
     if method not in METHODS:
         raise ConfigError(f"method: {method!r} is unknown; use one of {', '.join(METHODS)}")
     found = [find_knob(arm.router, arm.knobs, name) for name in knobs or _declared(arm)]

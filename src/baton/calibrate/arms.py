@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,14 @@ from baton import routers
 from baton.bench import environment, tasks
 from baton.bench.tasks import Question, digest
 from baton.calibrate import rescoring, thresholds, work
-from baton.calibrate.points import Asked, Points, generation_settings, varied
+from baton.calibrate.points import COSTS, Asked, Points, generation_settings, varied
 from baton.calibrate.reliability import Scored
 from baton.calibrate.rescoring import Placed
 from baton.calibrate.thresholds import Knob, Settings
 from baton.calibrate.work import Progress
 from baton.config import ConfigError, PairConfig, Recipe, cue_profile, recipe_options
 from baton.generation import Options, Router
-from baton.pair import Pair
+from baton.pair import Pair, Pairs, Speculating
 from baton.training.labels import Label, load_labels
 
 
@@ -33,6 +33,8 @@ class Calibrated:
     out: Path
     base: Path
     """Folder that relative paths among the knobs start from."""
+    speculating: Speculating = field(default_factory=dict)
+    """Speculation of the arms' models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +121,21 @@ def arms_of(recipe: Recipe) -> list[Calibrated]:
             knob = thresholds.find_knob(arm.router, arm.knobs, arm.vary)
         except ValueError as error:
             raise ConfigError(f"{recipe.path}: {arm.name}: {error}") from None
-        mine = Calibrated(arm.router, arm.knobs, knob, [Asked.of(arm.at)], recipe.base / arm.points, recipe.base)
+        mine = Calibrated(
+            arm.router, arm.knobs, knob, [Asked.of(arm.at)], recipe.base / arm.points, recipe.base,
+            arm.speculative.over(recipe.config.pair),
+        )  # fmt: skip
         known = found.setdefault(arm.points, replace(mine, asked=[]))
         if (known.router, known.knobs, known.knob) != (mine.router, mine.knobs, mine.knob):
             raise ConfigError(
                 f"{recipe.path}: {arm.name}: points: {arm.points!r} is another router's too; name a file for each"
+            )
+        # Speculation changes what answers cost, never what is written.
+        costs = any(asked.measure in COSTS for asked in [*known.asked, *mine.asked])
+        if costs and known.speculating != mine.speculating:
+            raise ConfigError(
+                f"{recipe.path}: {arm.name}: points: {arm.points!r} is of an arm that speculates otherwise too; name a "
+                "file for each"
             )
         found[arm.points] = replace(known, asked=[*dict.fromkeys([*known.asked, *mine.asked])])
     if not found:
@@ -154,10 +166,12 @@ async def calibrate_arms(
     questions = tasks.load(task, split, recipe.base, config.calibration.limit)
     found = config.calibration.labels
     labels = load_labels(recipe.base / found) if found else ()
-    pair = Pair.load(config.pair, recipe.pair_base)
-    on = On(config.pair, recipe.pair_base, pair, questions, task.name, split, recipe_options(config), labels)
+    pairs = Pairs(config.pair, recipe.pair_base)
+    on = On(config.pair, recipe.pair_base, pairs.plain, questions, task.name, split, recipe_options(config), labels)
     try:
         for wanted in mine:
-            yield wanted, await points_of(wanted, on, folder / wanted.out.stem, settings, progress)
+            # FLOPs and latencies are those of an arm with its own speculation.
+            there = replace(on, pair=pairs.speculating(wanted.speculating))
+            yield wanted, await points_of(wanted, there, folder / wanted.out.stem, settings, progress)
     finally:
-        await pair.close()
+        await pairs.close()

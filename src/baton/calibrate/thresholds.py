@@ -239,7 +239,7 @@ class Tried:
             "accept_rate": ([float(r.accepted) for r in records], [float(r.decided) for r in records]),
         }
         whole = sum(parts["accept_rate"][1])
-        correct = [float(r.correct) for r in decided]
+        correct = [r.worth for r in decided]
         yardsticks = [t.extra["yardstick_s"] for t in traces if "yardstick_s" in t.extra]
         yardstick = float(np.median(yardsticks)) if yardsticks else None
         summary = Evaluation(
@@ -258,25 +258,32 @@ class Tried:
             flops=metrics.flops(records),
             truncated=sum(r.finish == "length" for r in records),
             grader_timeouts=len(records) - len(decided),
-            **_latencies([r.seconds for r in records], yardstick, usual_s),
+            **_latencies(records, yardstick, usual_s),
         )
         scores = [d.score for t in traces for d in t.decisions if d.gate == Threshold.name and d.threshold == value]
         return cls(summary, parts, [s for s in scores if math.isfinite(s)], yardstick)
 
     def measure(self, name: str) -> float:
+        """NaN if it was not measured; of a latency that lies among answers cut off at their deadline, infinite."""
         found: float | None = getattr(self.summary, name)
+        if found is None and name in LATENCIES and self.yardstick_s is not None:
+            return math.inf
         return math.nan if found is None else found
 
 
-def _latencies(seconds: Sequence[float], yardstick: float | None, usual_s: float | None) -> dict[str, float | None]:
+def _latencies(
+    records: Sequence[metrics.Record], yardstick: float | None, usual_s: float | None
+) -> dict[str, float | None]:
+    """Quantiles at the usual speed; None where a deadline leaves only a bound."""
     if yardstick is None:
         return {}
     slowness = yardstick / (usual_s or yardstick)
-    out: dict[str, float | None] = {
-        name: float(np.quantile(seconds, q)) / slowness if name != "p99_s" or len(seconds) >= P99_ANSWERS else None
-        for name, q in LATENCIES.items()
-    }
-    return {**out, "slowness": slowness}
+    out: dict[str, float | None] = {"slowness": slowness}
+    for name, q in LATENCIES.items():
+        found = metrics.latency(records, q)
+        enough = name != "p99_s" or len(records) >= P99_ANSWERS
+        out[name] = found / slowness if found is not None and enough else None
+    return out
 
 
 @dataclass
@@ -481,7 +488,9 @@ class _Search:
             below, above = (
                 abs(self.tried[v].measure(asked.measure) - asked.value) / 2 ** (kept or {}).get(v, 0) for v in (a, b)
             )
-            part = min(0.9, max(0.1, below / (below + above)))
+            # Of a latency beyond the deadline nothing more is known: half way then.
+            known = math.isfinite(below + above)
+            part = min(0.9, max(0.1, below / (below + above))) if known else 0.5
             if (value := scale.between(a, b, part)) is not None:
                 return value
         if not crossing and len(self.tried) == 2:
