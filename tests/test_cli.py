@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from baton import nano
-from baton.cli import app
+from baton.cli import app, main
 
 QUESTION = "Tom has 3 apples and buys 4. How many has he?"
 PAIR = "name: p\ntarget: {target}\ndraft: nano:draft\n"
@@ -62,3 +63,14 @@ def test_the_command_compares_every_arm_of_a_recipe() -> None:
     done = CliRunner().invoke(app, ["compare", "recipe.yaml", "--out", "run"])
     assert done.exit_code == 0, done.output
     assert Path("run/results.json").exists()
+
+
+def test_the_command_finds_a_router_in_the_working_folder(folder, monkeypatch, capsys) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "add-a-router.md").read_text()
+    (folder / "turns_here.py").write_text(page.split("```python\n")[1].split("```")[0])
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place])
+    monkeypatch.setattr(sys, "argv", ["baton", "run", QUESTION, "--router", "turns_here:Turns", "--knob", "stps=2"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "turns_here:Turns.stps: unknown knob (did you mean 'steps'?)" in capsys.readouterr().err

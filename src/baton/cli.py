@@ -962,6 +962,9 @@ def _base(pair_path: str) -> Path:
 
 def main() -> None:
     """Entry point of the `baton` command."""
+    # An installed command does not search the working folder, where a user's routers and scorers lie. Last, so that a
+    # file there hides no library.
+    sys.path.append("")
     app()
 
 
