@@ -476,6 +476,9 @@ class _Runner:
         for attempt in range(self.config.retries + 1):
             if attempt:
                 await asyncio.sleep(FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
+                if key[0] == LATENCY:
+                    # The attempt that failed left its prompt in a cache.
+                    self._pair(contestant).forget()
             try:
                 return await self._generate(key, contestant, question, self.options.timeout)
             except Exception as error:

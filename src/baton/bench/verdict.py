@@ -55,14 +55,15 @@ def verdict(results: Mapping[str, Any]) -> Verdict:
 
 
 def _is_kept(arm: Arm, margin: float) -> bool:
-    """Whether an arm is shown to be no worse than the target by more than the margin: by the test of equivalence,
-    which is corrected for the number of arms, or because it is better; without that test, by the interval."""
+    """Whether an arm is shown to be no worse than the target by more than the margin: by the test of equivalence or,
+    where it is better, of difference, both corrected for the number of arms; without those, by the interval."""
     interval, p = get(arm, "accuracy_delta_ci"), get(arm, "equivalence_p")
     if interval is None:
         return False
     if p is None:
         return bool(interval[0] >= -margin)
-    return bool(p < 0.05 or interval[0] >= 0)
+    better, differs = get(arm, "accuracy_delta"), get(arm, "mcnemar_p")
+    return bool(p < 0.05 or (better > 0 and differs is not None and differs < 0.05))
 
 
 def get(arm: Arm, *path: str) -> Any:
