@@ -753,3 +753,32 @@ async def test_the_largest_cache_is_counted_since_forget_and_weights_are_all_of_
     assert await peak("a") == small
     metrics = engine.metrics()
     assert metrics["weight_bytes"] >= 4 * engine.architecture.parameters
+
+
+# When something is wrong from the start
+
+
+async def test_a_default_type_that_another_library_set_changes_nothing(tokenizer: Any) -> None:
+    plain = TransformersEngine(make_model(), tokenizer)
+    expected = (await write(plain, PROMPTS[0], 12)).ids
+    await plain.close()
+    model = make_model()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        engine = TransformersEngine(model, tokenizer)
+        assert (await write(engine, PROMPTS[0], 12)).ids == expected
+        await engine.close()
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+async def test_a_model_that_cannot_be_made_ready_is_an_error_of_every_call(tokenizer: Any, monkeypatch: Any) -> None:
+    def fail(network: Any) -> None:
+        raise RuntimeError("no kernel")
+
+    monkeypatch.setattr("baton.engines.network.Network.prepare", fail)
+    engine = TransformersEngine(make_model(), tokenizer)
+    for _ in range(2):
+        with pytest.raises(EngineError, match="the model cannot be made ready: RuntimeError: no kernel"):
+            await write(engine, PROMPTS[0], 3)
+    await engine.close()

@@ -357,13 +357,20 @@ class Worker(threading.Thread):
     def run(self) -> None:
         if self.threads is not None:
             torch.set_num_threads(self.threads)
+        unusable: EngineError | None = None
         with torch.inference_mode():
-            self.network.prepare()
-            if self.speculator is not None:
-                self.speculator.proposer.prepare()
+            try:
+                self.network.prepare()
+                if self.speculator is not None:
+                    self.speculator.proposer.prepare()
+            except Exception as error:
+                # A thread that ended here would leave every call waiting for ever.
+                unusable = _failure("the model cannot be made ready", error)
             while self._receive():
                 start = time.monotonic()
                 try:
+                    if unusable is not None:
+                        raise unusable
                     self._step()
                 except Exception as error:
                     # Out of memory while a cache grew, say: whoever asked is told, and the engine goes on.
