@@ -53,12 +53,12 @@ class Extents:
         """`[BLOCK]` extents: attention over each multiple of 16 keys is compared with the same keys in a full block."""
         generator = torch.Generator().manual_seed(0)
         # The default type is the process's, and another library may have set it.
-        made = {"generator": generator, "dtype": geometry.dtype}
-        keys, values = torch.randn(2, 1, geometry.kv_heads, BLOCK, geometry.width, **made)
-        queries = torch.randn(1, geometry.kv_heads, FOUR, geometry.width, **made)
+        kind, heads, width = geometry.dtype, geometry.kv_heads, geometry.width
+        keys, values = torch.randn(2, 1, heads, BLOCK, width, generator=generator, dtype=kind)
+        queries = torch.randn(1, heads, FOUR, width, generator=generator, dtype=kind)
 
         def attend(length: int, extent: int) -> Tensor:
-            mask = torch.zeros(1, 1, 1, extent, dtype=geometry.dtype)
+            mask = torch.zeros(1, 1, 1, extent, dtype=kind)
             mask[..., length:] = float("-inf")
             return scaled_dot_product_attention(
                 queries, keys[:, :, :extent], values[:, :, :extent], mask.expand(1, 1, FOUR, extent)
