@@ -461,6 +461,35 @@ class PrefixSession(Session):
         return None
 
 
+class Copy(Backend, Protocol):
+    """One of several backends that run the same model."""
+
+    sessions: int
+    """Sessions that are open on it."""
+
+
+class CopySession(PrefixSession):
+    """A session that stays with one copy of a model, and is counted there while it is open."""
+
+    def __init__(self, copy: Copy):
+        super().__init__(copy)
+        self._copy, self._open = copy, True
+        copy.sessions += 1
+
+    @classmethod
+    def on_idlest(cls, copies: Sequence[Copy]) -> CopySession:
+        """A session on the copy that has the fewest, the first of several."""
+        return cls(min(copies, key=lambda copy: copy.sessions))
+
+    def fork(self) -> Session:
+        return CopySession(self._copy)
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            self._copy.sessions -= 1
+
+
 def _push(call: Call, chunk: Chunk) -> bool:
     """Shows a chunk's tokens to the matcher, and drops those after the one that decided the segment."""
     for n, i in enumerate(chunk.ids, start=1):

@@ -23,11 +23,11 @@ import httpx
 from baton.engines import chat, likelihood
 from baton.engines.base import (
     Chunk,
+    CopySession,
     Engine,
     EngineError,
     EngineLostError,
     LoadError,
-    PrefixSession,
     Read,
     Sampling,
     Session,
@@ -504,7 +504,7 @@ class OpenAIEngine(Engine):
 
     def open(self, prompt: Sequence[int]) -> Session:
         """A session on the server that has the fewest."""
-        return ServedSession(min(self.servers, key=lambda server: server.sessions))
+        return CopySession.on_idlest(self.servers)
 
     def render(self, messages: Sequence[dict[str, str]], *, thinking: bool = True) -> list[int]:
         return chat.render(self._tokenizer, self.vocabulary, messages, thinking)
@@ -533,20 +533,3 @@ class OpenAIEngine(Engine):
 
     async def close(self) -> None:
         await asyncio.gather(*(server.close() for server in self.servers))
-
-
-class ServedSession(PrefixSession):
-    """A session that is counted on its server while it is open."""
-
-    def __init__(self, server: Server):
-        super().__init__(server)
-        self._server, self._open = server, True
-        server.sessions += 1
-
-    def fork(self) -> Session:
-        return ServedSession(self._server)
-
-    def close(self) -> None:
-        if self._open:
-            self._open = False
-            self._server.sessions -= 1

@@ -21,11 +21,11 @@ from typing import Any
 from baton.engines import chat, likelihood
 from baton.engines.base import (
     Chunk,
+    CopySession,
     Engine,
     EngineError,
     EngineLostError,
     LoadError,
-    PrefixSession,
     Read,
     Sampling,
     Session,
@@ -358,8 +358,7 @@ class VllmEngine(Engine):
 
     def open(self, prompt: Sequence[int]) -> Session:
         """A session on the copy of the model that has the fewest."""
-        replica = min(self.replicas, key=lambda r: r.sessions)
-        return VllmSession(replica)
+        return CopySession.on_idlest(self.replicas)
 
     def render(self, messages: Sequence[dict[str, str]], *, thinking: bool = True) -> list[int]:
         return chat.render(self._tokenizer, self.vocabulary, messages, thinking)
@@ -391,20 +390,3 @@ class VllmEngine(Engine):
 
     async def close(self) -> None:
         await asyncio.gather(*(replica.close() for replica in self.replicas))
-
-
-class VllmSession(PrefixSession):
-    """A session that is counted on its copy of the model while it is open."""
-
-    def __init__(self, replica: Replica):
-        super().__init__(replica)
-        self._replica, self._open = replica, True
-        replica.sessions += 1
-
-    def fork(self) -> Session:
-        return VllmSession(self._replica)
-
-    def close(self) -> None:
-        if self._open:
-            self._open = False
-            self._replica.sessions -= 1
