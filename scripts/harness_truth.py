@@ -277,12 +277,13 @@ def queue(load: float, requests: int, seed: int = 1) -> dict[str, float]:
     async def scene() -> None:
         free, running = asyncio.Semaphore(), asyncio.get_running_loop()
 
-        async def ask(sent: Sent) -> None:
+        async def ask(sent: Sent) -> bool:
             arrived = running.time()
             async with free:
                 if sent.number < requests:
                     waited[sent.number] = sent.waited + running.time() - arrived
                 await asyncio.sleep(1.0)
+            return True
 
         await open_loop(poisson(load, requests + 1000, seed), 0, requests, ask)
 

@@ -8,7 +8,16 @@ import time
 import numpy as np
 import pytest
 
-from baton.bench.load import Sent, closed_loop, constant, open_loop, poisson, ramp, read_arrivals
+from baton.bench.load import (
+    FAILED_PAUSE_SECONDS,
+    Sent,
+    closed_loop,
+    constant,
+    open_loop,
+    poisson,
+    ramp,
+    read_arrivals,
+)
 from baton.config import ConfigError
 from virtual_clock import run
 
@@ -22,7 +31,7 @@ class Server:
         self.took: dict[int, float] = {}
         self.cancelled = 0
 
-    async def __call__(self, sent: Sent) -> None:
+    async def __call__(self, sent: Sent) -> bool:
         self.sent.append(sent)
         loop = asyncio.get_running_loop()
         begun = loop.time()
@@ -33,6 +42,7 @@ class Server:
             self.cancelled += 1
             raise
         self.took[sent.number] = sent.waited + loop.time() - begun
+        return True
 
 
 def waits(rate: float, service: float, requests: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -75,10 +85,10 @@ def test_a_busy_client_is_late_says_so_and_latencies_count_from_when_requests_we
     async def scene() -> Server:
         server = Server(seconds=0.001, slots=100)
 
-        async def ask(sent: Sent) -> None:
+        async def ask(sent: Sent) -> bool:
             if sent.number == 5:
                 time.sleep(0.2)
-            await server(sent)
+            return await server(sent)
 
         await open_loop(constant(100, 31), 0, 20, ask)
         return server
@@ -118,10 +128,11 @@ def test_a_closed_loop_notes_how_late_the_client_wakes_up():
     async def scene() -> list[Sent]:
         sent: list[Sent] = []
 
-        async def ask(request: Sent) -> None:
+        async def ask(request: Sent) -> bool:
             sent.append(request)
             await asyncio.sleep(0.02)
             time.sleep(0.1)
+            return True
 
         await closed_loop(1, 0, 2, ask)
         return sent
@@ -142,8 +153,29 @@ def test_the_ramp_finds_what_a_server_can_do():
     assert max(rate for _, rate in found) == pytest.approx(5.0, rel=0.1)
 
 
+def test_requests_that_fail_at_once_leave_time_for_the_others():
+    """Without a rest between them, the second place would begin requests for ever and the first never be served."""
+
+    async def scene() -> int:
+        begun = 0
+
+        async def ask(sent: Sent) -> bool:
+            nonlocal begun
+            begun += 1
+            assert begun < 1000
+            if sent.number:
+                return False
+            await asyncio.sleep(5.0)
+            return True
+
+        await closed_loop(2, 0, 5, ask)
+        return begun
+
+    assert run(scene()) == pytest.approx(5.0 / FAILED_PAUSE_SECONDS, abs=3)
+
+
 def test_an_error_of_a_request_ends_the_load():
-    async def ask(sent: Sent) -> None:
+    async def ask(sent: Sent) -> bool:
         raise ZeroDivisionError
 
     for load in (open_loop(constant(1, 10), 0, 5, ask), closed_loop(2, 0, 5, ask)):

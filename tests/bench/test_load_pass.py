@@ -12,12 +12,15 @@ import pytest
 import yaml
 from rich.console import Console
 
-from baton.bench import load_pass, terminal
+from baton.bench import load_pass, tasks, terminal
 from baton.bench.load_pass import Cells, LoadPass
 from baton.bench.runner import compare
 from baton.bench.terminal import Progress
-from baton.bench.under_load import effective, percentile_interval
-from baton.config import ConfigError, load_recipe
+from baton.bench.under_load import answered_rate, effective, percentile_interval
+from baton.config import ConfigError, load_recipe, recipe_options
+from baton.generation import generate
+from baton.pair import Pair
+from baton.routers.target import Target
 from virtual_clock import run
 
 COSTS = {
@@ -177,6 +180,55 @@ def test_a_load_with_too_many_failures_does_not_count(recipe, tmp_path):
 
 class Arm:
     label = "arm"
+
+
+def test_a_load_relative_to_capacity_stays_what_it_was_when_the_run_resumes(recipe, tmp_path, monkeypatch):
+    load = {"points": [{"arrivals": "poisson", "of_capacity": 0.5}], "requests": 30, "warmup": 5}
+    given = recipe(load=load, max_batch=4)
+    first = compared(given, tmp_path / "run")
+    cells = Cells(tmp_path / "run" / "load")
+    cells.path("poisson 0.5 of capacity", "draft").unlink()
+    # A ramp today would find half of it.
+    monkeypatch.setattr(load_pass, "answered_rate", lambda answers: answered_rate(answers) / 2)
+    again = compared(given, tmp_path / "run")
+    assert again["load"]["points"] == first["load"]["points"]
+    draft = again["arms"][1]["load"][0]
+    assert draft["arrived_rps"] == pytest.approx(first["arms"][1]["load"][0]["arrived_rps"])
+
+
+def test_a_load_relative_to_a_capacity_whose_ramp_failed_waits_for_the_next_start(recipe, tmp_path):
+    broken = [True]
+
+    async def scene():
+        async def answer(arm, question, sample, seconds):
+            if broken[0] and sample:
+                return None
+            trace = await generate(pair, Target(), question.question, options=options, question_id=question.id)
+            trace.extra |= {"pass": "load", "arm": "arm", "grade": "correct"}
+            return trace
+
+        async def grade(trace, question):
+            pass
+
+        load = {"points": [{"arrivals": "poisson", "of_capacity": 0.5}], "requests": 8, "warmup": 1}
+        given = recipe(load=load, max_batch=1)
+        pair, options = Pair.load(given.config.pair, given.pair_base), recipe_options(given.config)
+        cells = Cells(tmp_path / "load")
+        load = LoadPass(
+            given.config.load, cells, tasks.load(given.config.task, "test", given.base, 10), seed=0, base=tmp_path,
+            timeout_s=None, answer=answer, grade=grade, forget=lambda arm: None, progress=lambda arm: None,
+        )  # fmt: skip
+        arm = Arm()
+        await load.run([arm], arm)
+        return cells
+
+    cells = run(scene())
+    assert cells.capacity() is None
+    assert not cells.has("poisson 0.5 of capacity", "arm")
+    broken[0] = False
+    cells = run(scene())
+    assert cells.capacity() > 0
+    assert cells.has("poisson 0.5 of capacity", "arm")
 
 
 def test_arrivals_that_leave_nothing_to_count_are_refused(recipe, tmp_path):

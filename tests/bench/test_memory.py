@@ -7,10 +7,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import moody
+import pytest
 import yaml
 from rich.console import Console
+from test_metrics import answer
 
-from baton.bench import head_to_head, memory
+from baton.bench import head_to_head, memory, metrics, runner
 from baton.bench.memory import MIB, Need
 from baton.bench.runner import run_compare
 from baton.config import NANO_PAIR
@@ -94,6 +97,63 @@ def test_arms_run_within_the_same_memory_or_are_lowered_until_they_do(tmp_path):
 def test_a_knob_that_is_no_number_of_branches_is_refused(tmp_path, capsys):
     assert run_compare(recipe(tmp_path, value=2.5e6, fit={"votes": "role"}), out=tmp_path / "run") == 2
     assert "head_to_head.memory.fit: votes: 'role' is 'draft', no whole number" in capsys.readouterr().err
+
+
+def test_an_arm_that_fails_does_not_count_and_is_tried_again(tmp_path, capsys, monkeypatch):
+    path = recipe(tmp_path, of="target")
+    given = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump({**given, "routers": ["target", "moody:Moody"]}))
+    out, questions = tmp_path / "run", [f"test: what is {n} plus 1?" for n in range(4)]
+    monkeypatch.setattr(moody, "BROKEN", set())
+    answers_before = runner.compare
+
+    async def then_break(*args: Any, **options: Any) -> Any:
+        results = await answers_before(*args, **options)
+        moody.BROKEN.update(questions[:1])
+        return results
+
+    monkeypatch.setattr(runner, "compare", then_break)
+
+    def compared() -> dict[str, Any]:
+        assert run_compare(path, out=out) == 0
+        return json.loads((out / "results.json").read_text())["head_to_head"]["memory"]
+
+    section = compared()
+    target, broken = section["arms"]
+    assert target["valid"]
+    assert target["accuracy"] is not None
+    assert broken["fits"]
+    assert not broken["valid"]
+    assert broken["failures"] == 1
+    assert broken["accuracy"] is None
+    assert section["questions"] == section["asked"] == 4, "an arm that does not count takes no question from the others"
+    said = " ".join(capsys.readouterr().out.split())
+    assert "moody:Moody does not count: 1 of 4 answers failed (limit 1%)" in said
+    (line,) = [json.loads(x) for x in (out / "failures.jsonl").read_text().splitlines()]
+    assert (line["pass"], line["arm"], line["question"]) == ("memory", "moody:Moody", "test0")
+    assert "ZeroDivisionError" in line["traceback"]
+    monkeypatch.setattr(runner, "compare", answers_before)
+    moody.BROKEN.clear()
+    mended = compared()["arms"][1]
+    assert mended["valid"]
+    assert mended["answers_per_s"] > 0
+
+
+def test_answers_that_are_cut_off_are_no_answers_and_leave_their_percentiles_unknown():
+    def ran(finish: list[str]) -> memory._Ran:
+        grades = {"end_of_text": "correct", "timeout": "no_answer"}
+        traces = [answer("a", f"q{n}", seconds=1.0 + n, finish=f, grade=grades[f]) for n, f in enumerate(finish)]
+        cell = {"cache_bytes_peak": {}, "gpu_memory_bytes": None, "failures": 0}
+        return memory._Ran(memory.Place(ONE, 2), cell, [metrics.record(t) for t in traces])
+
+    whole, cut = ran(["end_of_text"] * 4), ran(["end_of_text"] * 2 + ["timeout"] * 2)
+    found = memory._figures(cut, whole, 100 * MIB, 64)
+    assert found["timeouts"] == 2
+    assert found["answers_per_s"] == pytest.approx(2 * 2 / 10)
+    assert found["throughput_ratio"] == pytest.approx(0.5)
+    assert found["accuracy"] == 0.5
+    assert found["latency_s"]["p90"] is None
+    assert memory._figures(whole, None, 100 * MIB, 64)["latency_s"]["p90"] == pytest.approx(3.7)
 
 
 async def test_a_pair_may_be_loaded_for_one_role():

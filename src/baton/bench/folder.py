@@ -93,16 +93,8 @@ class RunFolder:
         write_line(self._traces, trace.dumps())
 
     def fail(self, key: Key, attempt: int, error: Exception) -> None:
-        """Records a failed attempt; an error that no engine or router meant to raise, with its traceback."""
-        name, arm, question, sample = key
-        line = {
-            "pass": name, "arm": arm, "question": question, "sample": sample, "attempt": attempt,
-            "error": f"{type(error).__name__}: {error}", "retryable": bool(getattr(error, "retryable", False)),
-            "time": time.time(),
-        }  # fmt: skip
-        if not isinstance(error, (EngineError, RouterError)):
-            line["traceback"] = "".join(traceback.format_exception(error))
-        write_line(self._failures, json.dumps(line, ensure_ascii=False))
+        """Records a failed attempt."""
+        write_line(self._failures, failure(key, attempt, error))
 
     def close(self) -> None:
         # First: on a full disk the unfinished line finds room then.
@@ -110,6 +102,19 @@ class RunFolder:
         self._traces.close()
         self._failures.close()
         self._lock.close()
+
+
+def failure(key: Key, attempt: int, error: Exception) -> str:
+    """A line of `failures.jsonl`; an error that no engine or router meant to raise, with its traceback."""
+    name, arm, question, sample = key
+    line = {
+        "pass": name, "arm": arm, "question": question, "sample": sample, "attempt": attempt,
+        "error": f"{type(error).__name__}: {error}", "retryable": bool(getattr(error, "retryable", False)),
+        "time": time.time(),
+    }  # fmt: skip
+    if not isinstance(error, (EngineError, RouterError)):
+        line["traceback"] = "".join(traceback.format_exception(error))
+    return json.dumps(line, ensure_ascii=False)
 
 
 def merge(out: Path, shards: Sequence[Path]) -> int:

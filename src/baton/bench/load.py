@@ -21,6 +21,9 @@ from baton.config import ConfigError, LoadPointConfig
 
 HEARTBEAT_SECONDS = 0.05
 """After the beginning of a closed loop's request, a timer tells how late the event loop wakes up."""
+FAILED_PAUSE_SECONDS = 0.1
+"""How long a place of a closed loop rests after a request that failed: one that fails at once would begin requests
+without end, and leave the event loop no time for those under way."""
 RAMP_GAIN = 1.05
 """A step of the ramp that raises the throughput by less finds the capacity."""
 RAMP_STEPS = 12
@@ -47,8 +50,8 @@ class Sent:
         return self.begun - self.due
 
 
-Ask = Callable[[Sent], Awaitable[None]]
-"""Answers one request. What it raises ends the load."""
+Ask = Callable[[Sent], Awaitable[bool]]
+"""Answers one request, and tells whether it could. What it raises ends the load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +178,12 @@ async def closed_loop(concurrency: int, warmup: int, counted: int, ask: Ask) -> 
             if not left and end in begun:
                 over.set()
                 return
-            await ask(_watched(Sent(number, begun[number], begun[number], 0.0), loop))
+            answered = await ask(_watched(Sent(number, begun[number], begun[number], 0.0), loop))
             left.discard(number)
             if not left and end in begun:
                 over.set()
+            if not answered:
+                await asyncio.sleep(FAILED_PAUSE_SECONDS)
 
     async with asyncio.TaskGroup() as group:
         workers = [group.create_task(work()) for _ in range(concurrency)]
@@ -209,7 +214,7 @@ async def ramp(answers_per_second: Callable[[int], Awaitable[float]]) -> list[tu
     for step in range(RAMP_STEPS):
         rate = await answers_per_second(2**step)
         found.append((2**step, rate))
-        idle = idle + 1 if rate < best * RAMP_GAIN else 0
+        idle = idle + 1 if rate <= best * RAMP_GAIN else 0
         best = max(best, rate)
         if idle == 2:
             break

@@ -7,6 +7,7 @@ again: half a load is none. While it runs nothing is graded or written, which wo
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from baton.bench.metrics import FAILED_LIMIT, baseline_label
 from baton.bench.tasks import Question
 from baton.bench.under_load import LoadedAnswer, answered_rate
 from baton.config import ConfigError, LoadConfig, LoadPointConfig
-from baton.records import read_traces, write_line
+from baton.records import read_traces, write_json, write_line
 from baton.trace import Trace
 
 RAMP_REQUESTS = 24
@@ -75,6 +76,19 @@ class Cells:
                 write_line(file, trace.dumps())
         part.replace(path)
 
+    def capacity(self) -> float | None:
+        """Answers a second that loads relative to a capacity are fractions of; None if it was not measured."""
+        file = self._capacity
+        return float(json.loads(file.read_text(encoding="utf-8"))["answers_per_s"]) if file.exists() else None
+
+    def keep_capacity(self, label: str, answers_per_s: float) -> None:
+        """Stores the capacity of the arm `label` for all loads of the run, now and when it is resumed."""
+        write_json(self._capacity, {"arm": label, "answers_per_s": answers_per_s})
+
+    @property
+    def _capacity(self) -> Path:
+        return self.folder / "capacity.json"
+
 
 def ramp_load(concurrency: int) -> str:
     """What a step of the ramp is called on disk."""
@@ -120,9 +134,14 @@ class LoadPass(Generic[A]):
         relative = any(p.of_capacity is not None for p in self.config.points)
         for arm in arms:
             if self.config.ramp or (relative and arm is baseline):
-                await self._ramp(arm)
-        capacity = capacity_of(self.cells, baseline.label) if baseline is not None else None
+                found = await self._ramp(arm)
+                if arm is baseline and found and self.cells.capacity() is None:
+                    self.cells.keep_capacity(arm.label, found)
+        capacity = self.cells.capacity()
         for turn, point in enumerate(self.config.points):
+            if point.of_capacity is not None and capacity is None:
+                # A step of the ramp failed; the same command tries it again, and then knows the load.
+                continue
             # Each arm comes first equally often.
             first = turn % len(arms)
             for arm in [*arms[first:], *arms[:first]]:
@@ -144,7 +163,9 @@ class LoadPass(Generic[A]):
             )
         return lambda ask: open_loop(times, config.warmup, config.requests, ask)
 
-    async def _ramp(self, arm: A) -> None:
+    async def _ramp(self, arm: A) -> float | None:
+        """Most answers a second that the arm reaches; None if a step of its ramp failed."""
+
         async def rate(concurrency: int) -> float:
             load = ramp_load(concurrency)
             if not self.cells.has(load, arm.label):
@@ -152,14 +173,16 @@ class LoadPass(Generic[A]):
                 await self._measure(load, arm, lambda ask: closed_loop(concurrency, 0, counted, ask))
             return answered_rate(self.cells.answers(load, arm.label))
 
-        await ramp(rate)
+        tried = await ramp(rate)
+        whole = all(self.cells.has(ramp_load(concurrency), arm.label) for concurrency, _ in tried)
+        return max(rate for _, rate in tried) if whole else None
 
     async def _measure(self, load: str, arm: A, run: Callable[[Ask], Awaitable[Window]], expected: int = 0) -> None:
         """Measures a cell. One with too many failures is not stored, so that the same command tries it again."""
         taken: list[tuple[Sent, Question, Trace]] = []
         failed: set[int] = set()
 
-        async def ask(sent: Sent) -> None:
+        async def ask(sent: Sent) -> bool:
             turn, at = divmod(sent.number, len(self.questions))
             question = self.questions[at]
             left = None if self.deadline == NO_DEADLINE else max(0.0, self.deadline - sent.waited)
@@ -170,6 +193,7 @@ class LoadPass(Generic[A]):
                 taken.append((sent, question, trace))
             if len(taken) + len(failed) <= expected:
                 self.progress(arm)
+            return trace is not None
 
         self.forget(arm)
         window = await run(ask)
@@ -216,11 +240,6 @@ def ramp_of(cells: Cells, label: str) -> Iterator[tuple[int, list[LoadedAnswer]]
         concurrency *= 2
 
 
-def capacity_of(cells: Cells, label: str) -> float | None:
-    """Most answers a second that an arm's ramp reached; None without one."""
-    return max((answered_rate(answers) for _, answers in ramp_of(cells, label)), default=None)
-
-
 def add_results(results: dict[str, Any], config: LoadConfig | None, cells: Cells) -> None:
     """Adds what the load pass measured to the content of `results.json`.
 
@@ -236,9 +255,8 @@ def add_results(results: dict[str, Any], config: LoadConfig | None, cells: Cells
     if config is None:
         return
     baseline = baseline_label(arms)
-    capacity = None if baseline is None else capacity_of(cells, baseline)
     results["load"] |= {
-        "points": [_described(p, rate_of(p, capacity)) for p in config.points],
+        "points": [_described(p, rate_of(p, cells.capacity())) for p in config.points],
         "slo": config.slo and config.slo.model_dump(),
         "deadline_s": config.deadline_s,
     }

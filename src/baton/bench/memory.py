@@ -12,7 +12,6 @@ where the recipe names one (branches, candidates), or is reported as not fitting
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,12 +25,14 @@ from rich.console import Console
 from rich.table import Table
 
 from baton.bench import metrics, runner, statistics, tasks
+from baton.bench.folder import failure
 from baton.bench.grading import Grade, Grader
 from baton.bench.load import Sent, closed_loop
-from baton.bench.metrics import P99_ANSWERS, Record
+from baton.bench.metrics import FAILED_LIMIT, P99_ANSWERS, Record
 from baton.bench.statistics import Array
 from baton.bench.tasks import Question
 from baton.bench.terminal import Progress
+from baton.calibrate import work
 from baton.config import (
     ConfigError,
     MemoryBudgetConfig,
@@ -43,11 +44,13 @@ from baton.config import (
 )
 from baton.generation import Router, generate
 from baton.pair import Pair, Pairs
-from baton.records import read_traces, write_json, write_line
+from baton.records import appendable, read_traces, write_json, write_line
 from baton.trace import Role, Trace
 
 MEMORY = "memory"
 """What the pass is called in traces."""
+CACHE = "cache_bytes"
+"""What an answer took of each role's cache, in the traces that tell an arm's need."""
 MIB = 1 << 20
 
 
@@ -154,6 +157,8 @@ class _Trial:
         self.recipe, self.budget, self.shares, self.out, self.show = recipe, budget, shares, out, show
         config = recipe.config
         self.options = recipe_options(config)
+        self.lost: dict[str, int] = {}
+        """By label, how many answers of an arm failed that does not count."""
         self.test = tasks.load(config.task, config.split, recipe.base, config.limit)
         self.questions = tasks.spread(self.test, budget.questions)
         task, split = config.calibration.task or config.task, config.calibration.split
@@ -195,13 +200,19 @@ class _Trial:
 
     async def _need(self, arm: RouterConfig, pair: Pair) -> Need:
         router, knobs = self._router(arm)
-        peaks: dict[Role, list[float]] = {role: [] for role in pair.engines}
-        for question in self.calibration:
+
+        async def cold() -> None:
             pair.forget()
-            await generate(pair, router, question.question, options=self.options, question_id=question.id)
-            for role, engine in pair.engines.items():
-                peaks[role].append(engine.metrics()["cache_bytes_peak"])
+
+        async def note(question: Question, trace: Trace) -> None:
+            trace.extra[CACHE] = {role: engine.metrics()["cache_bytes_peak"] for role, engine in pair.engines.items()}
             self.show.advance(MEMORY, f"{arm.name}, one answer", Grade.TIMEOUT)
+
+        answers = await work.collect(
+            pair, router, self.calibration, self.options, self._file(arm.name, ".need.jsonl"),
+            lambda stage, done, total: None, concurrency=1, finish=note, between=cold,
+        )  # fmt: skip
+        peaks = {role: [float(t.extra[CACHE][role]) for t in answers] for role in pair.engines}
         scorers = getattr(router, "scorers", ())
         read = {getattr(self.recipe.config.pair.scorers[name], "role", None) for name in scorers}
         used = [role for role, sizes in peaks.items() if any(sizes) or role in read]
@@ -242,7 +253,10 @@ class _Trial:
     # Under load.
 
     async def run(self, label: str, arm: RouterConfig, where: Place) -> None:
-        """Puts the arm under a closed loop, with only its own models loaded and caches of their size."""
+        """Puts the arm under a closed loop, with only its own models loaded and caches of their size.
+
+        With too many failures nothing is stored, so that the same command tries the arm again.
+        """
         done = self._file(label, ".json")
         if done.exists() and self._cell(label)["place"] == json.loads(json.dumps(asdict(where))):
             return
@@ -256,6 +270,12 @@ class _Trial:
             peak = {str(role): engine.metrics()["cache_bytes_peak"] for role, engine in pair.engines.items()}
         finally:
             await pair.close()
+        with appendable(self.out.parent / "failures.jsonl") as failures:
+            for question, error in loop.failed:
+                write_line(failures, failure((MEMORY, label, question.id, 0), 0, error))
+        if len(loop.failed) > FAILED_LIMIT * len(self.questions):
+            self.lost[label] = len(loop.failed)
+            return
         with self._file(label, ".jsonl").open("w", encoding="utf-8") as file:
             for _, trace in loop.answered:
                 write_line(file, trace.dumps())
@@ -263,7 +283,7 @@ class _Trial:
         write_json(
             done,
             {
-                "place": asdict(where), "failures": loop.failures,
+                "place": asdict(where), "failures": len(loop.failed),
                 "cache_bytes_peak": peak, "gpu_memory_bytes": loop.gpu_memory,
             },
         )  # fmt: skip
@@ -295,7 +315,7 @@ class _Trial:
         places: Mapping[str, Place | None],
     ) -> dict[str, Any]:
         """All arms; those that ran on the questions that every one of them answered."""
-        ran = {label: where for label, where in places.items() if where is not None}
+        ran = {label: where for label, where in places.items() if where is not None and label not in self.lost}
         records = {label: self._records(label) for label in ran}
         common = [q.id for q in self.questions if all(q.id in have for have in records.values())]
         had = {n: _Ran(where, self._cell(n), [records[n][q] for q in common]) for n, where in ran.items()}
@@ -309,10 +329,12 @@ class _Trial:
                 "weight_bytes": need.weights,
                 "answer_bytes": need.answer,
                 "least_bytes": need.at(1),
-                "fits": label in ran,
+                "fits": places[label] is not None,
+                "valid": label not in self.lost,
             }
             theirs = had[reference] if reference is not None and reference != label else None
-            rows.append(row | _figures(had.get(label), theirs, limit, self.budget.most))
+            figures = _figures(had.get(label), theirs, limit, self.budget.most)
+            rows.append(row | figures | ({"failures": self.lost[label]} if label in self.lost else {}))
         tested = [row for row in rows if row["mcnemar_p"] is not None]
         for row, p in zip(tested, statistics.holm([row["mcnemar_p"] for row in tested]), strict=True):
             row["mcnemar_p"] = p
@@ -324,6 +346,7 @@ class _Trial:
             "concurrency": of and self.budget.concurrency,
             "calibration_questions": len(self.calibration),
             "questions": len(common),
+            "asked": len(self.questions),
             "arms": rows,
         }
 
@@ -339,7 +362,7 @@ class _Loop:
     def __init__(self, trial: _Trial, label: str, pair: Pair, router: Router, concurrency: int):
         self.trial, self.label, self.pair, self.router, self.concurrency = trial, label, pair, router, concurrency
         self.answered: list[tuple[Question, Trace]] = []
-        self.failures = 0
+        self.failed: list[tuple[Question, Exception]] = []
         self.gpu_memory: int | None = None
         counted = {q.id for q in trial.questions}
         # Before and after the answers that count: with other prompts, which no cache then knows.
@@ -357,11 +380,15 @@ class _Loop:
                 self.gpu_memory = torch.cuda.max_memory_allocated()
             # Only now: a place that waits for a grader is one answer less under way.
             for question, trace in self.answered:
-                trace.extra |= (await self.grader.grade(question, trace.answer)).to_json()
+                if trace.finish == "timeout":
+                    # It counts as wrong, whatever is there of it.
+                    trace.extra["grade"] = Grade.NO_ANSWER.value
+                else:
+                    trace.extra |= (await self.grader.grade(question, trace.answer)).to_json()
         finally:
             await self.grader.close()
 
-    async def _answer(self, sent: Sent) -> None:
+    async def _answer(self, sent: Sent) -> bool:
         number = sent.number - self.concurrency
         counts = 0 <= number < len(self.trial.questions)
         question = self.trial.questions[number] if counts else self.beside[sent.number % len(self.beside)]
@@ -371,15 +398,15 @@ class _Loop:
             )
         except Exception as error:
             # A third party's router may raise anything. To try again would be another load.
-            logging.getLogger(__name__).warning("%s failed on question %s: %s", self.label, question.id, error)
-            self.failures += counts
-            return
-        if not counts:
-            return
-        trace.extra |= {"pass": MEMORY, "arm": self.label, "level": question.level, "gold": question.answer}
-        self.answered.append((question, trace))
-        # Not graded yet.
-        self.trial.show.advance(MEMORY, self.label, Grade.TIMEOUT)
+            if counts:
+                self.failed.append((question, error))
+            return False
+        if counts:
+            trace.extra |= {"pass": MEMORY, "arm": self.label, "level": question.level, "gold": question.answer}
+            self.answered.append((question, trace))
+            # Not graded yet.
+            self.trial.show.advance(MEMORY, self.label, Grade.TIMEOUT)
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,10 +417,15 @@ class _Ran:
     cell: Mapping[str, Any]
     answers: Sequence[Record]
 
+    def rate(self, worth: Array) -> float:
+        """Sum of what each answer is worth, a second. All places were taken the whole time, so by Little's law it is
+        their number times the sum over that of the seconds."""
+        return self.place.concurrency * float(worth.sum() / self.seconds.sum())
+
     @property
-    def rate(self) -> float:
-        """Answers a second. All places were taken, so by Little's law it is their number over an answer's mean time."""
-        return self.place.concurrency / float(self.seconds.mean())
+    def complete(self) -> Array:
+        """1 of each answer that was not cut off at its deadline."""
+        return np.asarray([float(r.finish != "timeout") for r in self.answers])
 
     @property
     def correct(self) -> Array:
@@ -407,9 +439,9 @@ class _Ran:
 def _figures(mine: _Ran | None, reference: _Ran | None, limit: float, most: int) -> dict[str, Any]:
     """What results tell of an arm under its load; all None if it did not run."""
     names = (
-        "concurrency", "capped", "cache_mb", "bytes", "off", "met", "gpu_memory_bytes", "failures", "accuracy",
-        "accuracy_ci", "accuracy_delta", "accuracy_delta_ci", "mcnemar_p", "latency_s", "answers_per_s", "tokens_per_s",
-        "right_answers_per_s", "throughput_ratio", "throughput_ratio_ci",
+        "concurrency", "capped", "cache_mb", "bytes", "off", "met", "gpu_memory_bytes", "failures", "timeouts",
+        "accuracy", "accuracy_ci", "accuracy_delta", "accuracy_delta_ci", "mcnemar_p", "latency_s", "answers_per_s",
+        "tokens_per_s", "right_answers_per_s", "throughput_ratio", "throughput_ratio_ci",
     )  # fmt: skip
     out: dict[str, Any] = dict.fromkeys(names)
     if mine is None:
@@ -430,28 +462,36 @@ def _figures(mine: _Ran | None, reference: _Ran | None, limit: float, most: int)
     quantiles = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
     enough = len(mine.answers) >= P99_ANSWERS
     out |= {
+        "timeouts": int(len(mine.answers) - mine.complete.sum()),
         "accuracy": float(mine.correct.mean()),
         "accuracy_ci": statistics.mean_interval(mine.correct[:, None]),
         "latency_s": {
-            name: float(np.quantile(mine.seconds, q)) if name != "p99" or enough else None
-            for name, q in quantiles.items()
+            name: metrics.latency(mine.answers, q) if name != "p99" or enough else None for name, q in quantiles.items()
         },
-        "answers_per_s": mine.rate,
-        "tokens_per_s": mine.rate * float(np.mean([r.kept for r in mine.answers])),
-        "right_answers_per_s": mine.rate * float(mine.correct.mean()),
+        "answers_per_s": mine.rate(mine.complete),
+        "tokens_per_s": mine.rate(np.asarray([float(r.kept) for r in mine.answers])),
+        "right_answers_per_s": mine.rate(mine.correct),
     }
     if reference is not None:
-        once = np.ones(len(mine.answers))
-        by_law = statistics.pooled_quotient_interval((once, mine.seconds), (once, reference.seconds))
-        times = mine.place.concurrency / reference.place.concurrency
         out |= {
             "accuracy_delta": float((mine.correct - reference.correct).mean()),
             "accuracy_delta_ci": statistics.difference_interval(mine.correct, reference.correct),
             "mcnemar_p": statistics.mcnemar(mine.correct, reference.correct),
-            "throughput_ratio": mine.rate / reference.rate,
-            "throughput_ratio_ci": by_law and [times * end for end in by_law],
-        }
+        } | _throughput(mine, reference)
     return out
+
+
+def _throughput(mine: _Ran, reference: _Ran) -> dict[str, Any]:
+    """Answers a second over the reference's, with an interval; None where that answered nothing in time."""
+    theirs = reference.rate(reference.complete)
+    by_law = statistics.pooled_quotient_interval(
+        (mine.complete, mine.seconds), (reference.complete, reference.seconds)
+    )  # fmt: skip
+    times = mine.place.concurrency / reference.place.concurrency
+    return {
+        "throughput_ratio": mine.rate(mine.complete) / theirs if theirs else None,
+        "throughput_ratio_ci": by_law and [times * end for end in by_law],
+    }
 
 
 def show(section: Mapping[str, Any], console: Console) -> None:
@@ -472,7 +512,7 @@ def show(section: Mapping[str, Any], console: Console) -> None:
             row["label"] + (" (lowered)" if row["lowered"] else ""),
             size(sum(row["weight_bytes"].values())),
             size(row["answer_bytes"]),
-            "does not fit" if not row["fits"] else str(row["concurrency"]) + (" (most)" if row["capped"] else ""),
+            _places(row),
             *_measured(row),
         )
     console.print(table)
@@ -483,10 +523,23 @@ def show(section: Mapping[str, Any], console: Console) -> None:
                 f"{size(section['bytes'])}.", highlight=False,
             )  # fmt: skip
             continue
-        if row["failures"]:
+        if not row["valid"]:
+            console.print(
+                f"{row['label']} does not count: {row['failures']} of {section['asked']} answers failed (limit "
+                f"{FAILED_LIMIT:.0%}); see failures.jsonl and run the same command again.", highlight=False,
+            )  # fmt: skip
+        elif row["failures"]:
             console.print(f"{row['label']}: {row['failures']} answers failed and left all arms.", highlight=False)
+        if row["timeouts"]:
+            console.print(f"{row['label']}: {row['timeouts']} answers were cut off at their deadline.", highlight=False)
         if row["met"] is False:
             console.print(f"{row['label']} missed the budget: it used {row['off']:+.1%}.", highlight=False)
+
+
+def _places(row: Mapping[str, Any]) -> str:
+    if row["concurrency"] is None:
+        return "failed" if row["fits"] else "does not fit"
+    return str(row["concurrency"]) + (" (most)" if row["capped"] else "")
 
 
 def _measured(row: Mapping[str, Any]) -> Iterator[str]:
@@ -496,8 +549,8 @@ def _measured(row: Mapping[str, Any]) -> Iterator[str]:
     yield f"{size(row['bytes'])} ({row['off']:+.0%})"
     yield f"{row['answers_per_s']:.3g}"
     yield "" if ratio is None else f"{ratio:.2f} x" + (f" ({interval[0]:.2f}, {interval[1]:.2f})" if interval else "")
-    yield f"{row['latency_s']['p50']:.2f}"
-    yield f"{row['latency_s']['p90']:.2f}"
+    for name in ("p50", "p90"):
+        yield "–" if row["latency_s"][name] is None else f"{row['latency_s'][name]:.2f}"
     yield f"{100 * row['accuracy']:.1f} %"
 
 

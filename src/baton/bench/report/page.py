@@ -431,9 +431,7 @@ def _equal_memory(section: Mapping[str, Any]) -> Table:
             Cell(row["label"], row["label"]),
             Cell(_large(held := sum(row["weight_bytes"].values())), held),
             Cell(_large(row["answer_bytes"]), row["answer_bytes"]),
-            Cell("does not fit", 0, f"needs {_large(row['least_bytes'])}")
-            if not row["fits"]
-            else Cell(str(row["concurrency"]), row["concurrency"], "a knob was lowered" if row["lowered"] else ""),
+            _at_once(row),
             _number(row["answers_per_s"], 3) or none,
             _times(row["throughput_ratio"], row["throughput_ratio_ci"]) or none,
             _seconds(get(row, "latency_s", "p90")) or none,
@@ -448,6 +446,14 @@ def _equal_memory(section: Mapping[str, Any]) -> Table:
         "works on as many answers at once as fit into what the weights leave."
     )
     return Table("", "At equal memory", columns, rows, [], lead)
+
+
+def _at_once(row: Mapping[str, Any]) -> Cell:
+    if not row["fits"]:
+        return Cell("does not fit", 0, f"needs {_large(row['least_bytes'])}")
+    if not row["valid"]:
+        return Cell("failed", 0, f"{row['failures']} answers failed; the same command tries the arm again")
+    return Cell(str(row["concurrency"]), row["concurrency"], "a knob was lowered" if row["lowered"] else "")
 
 
 LOAD = [
