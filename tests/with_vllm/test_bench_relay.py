@@ -20,7 +20,8 @@ def bench(folder: Path) -> tuple[str, dict[str, Any]]:
     """What it prints, and the results."""
     schedule, out = folder / "schedule.json", folder / "results.json"
     schedule.write_text(json.dumps({"prompt": 40, "answers": ANSWERS}))
-    options = ["--target", "tiny", "--draft", "tiny", "--cache-mb", "64", "--context", "256", "--at-once", "1,2"]
+    options = ["--target", "tiny", "--draft", "tiny", "--cache-mb", "64,64", "--context", "1024", "--at-once", "1,2"]
+    options += ["--sharing", "2"]
     done = subprocess.run(
         [sys.executable, SCRIPT, "--out", out, "--schedule", schedule, *options, "--answers", "2", "--turns", "1"],
         capture_output=True, text=True, check=False,
@@ -31,20 +32,30 @@ def bench(folder: Path) -> tuple[str, dict[str, Any]]:
 
 def test_each_arm_is_timed_and_an_interrupted_turn_is_measured_again(tmp_path: Path) -> None:
     _, results = bench(tmp_path)
-    assert [(t["at_once"], t["arm"]) for t in results["turns"]] == [
-        (n, arm) for n in (1, 2) for arm in ("target", "cut", "relay")
-    ]
+    arms = ("target", "cut", "relay")
+    measured = [(t["at_once"], t["arm"]) for t in results["turns"]]
+    assert measured == [*((1, arm) for arm in arms), *((2, arm) for arm in (*arms, "draft", "beside"))]
     for turn in results["turns"]:
-        relayed = {"target": 16, "draft": 4} if turn["arm"] == "relay" else {"target": 20, "draft": 0}
-        assert (turn["tokens"], len(turn["seconds"])) == (relayed, 2)
+        assert len(turn["seconds"]) == 2
+        written = {"relay": {"target": 16, "draft": 4}, "draft": {"target": 0, "draft": 20}}.get(turn["arm"])
+        if turn["arm"] != "beside":
+            assert turn["tokens"] == (written or {"target": 20, "draft": 0})
+            assert {r: e["tokens_sampled"] for r, e in turn["engines"].items()} == turn["tokens"]
         # A cut costs a request: so many had to find their first token again.
-        assert sum(map(len, turn["first_s"].values())) == {"target": 0, "cut": 3, "relay": 3}[turn["arm"]]
+        assert sum(map(len, turn["first_s"].values())) == (3 if turn["arm"] in ("cut", "relay") else 0)
+    # The draft goes on beside the target until that is done.
+    assert results["turns"][-1]["tokens"]["target"] == 20
+    assert results["turns"][-1]["tokens"]["draft"] > 0
+    for role in results["probes"]:
+        assert [row["computed"] for row in role["requests"]] == [row["new"] for row in role["requests"]]
+        assert all(0 < row["prefill_ms"] < row["first_ms"] for row in role["requests"])
     assert results["about"]["target_share"] == 0.8
     assert [row["at_once"] for row in results["summary"]] == [1, 2]
     assert all(row["relay_over_target"] > 0 for row in results["summary"])
     # As if it had been stopped in the last turn.
-    (tmp_path / "results.json").write_text(json.dumps({**results, "turns": results["turns"][:-1]}))
+    (tmp_path / "results.json").write_text(json.dumps({**results, "turns": results["turns"][:5]}))
     said, again = bench(tmp_path)
     assert again["turns"][:3] == results["turns"][:3]
-    assert said.count("s an answer") == 3
-    assert len(again["turns"]) == 6
+    assert again["probes"] == results["probes"]
+    assert said.count("s an answer") == 5
+    assert len(again["turns"]) == 8

@@ -71,12 +71,25 @@ class Counts(StatLoggerBase):
     tokens_cached: int = 0
     tokens_proposed: int = 0
     tokens_accepted: int = 0
+    requests: int = 0
+    """Those that are done; what follows sums over them."""
+    request_s: float = 0.0
+    """From vLLM's side of a call to the last token."""
+    queued_s: float = 0.0
+    """In line in the core."""
+    prefill_s: float = 0.0
+    """From the first step that computes it to its first token."""
 
     def record(
         self, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None, engine_idx: int = 0
     ) -> None:
         if iteration_stats is not None:
             self.tokens_sampled += iteration_stats.num_generation_tokens
+            for request in iteration_stats.finished_requests:
+                self.requests += 1
+                self.request_s += request.e2e_latency
+                self.queued_s += request.queued_time
+                self.prefill_s += request.prefill_time
         if scheduler_stats is None:
             return
         self.steps += 1
@@ -365,7 +378,8 @@ class VllmEngine(Engine):
 
     def metrics(self) -> dict[str, float]:
         """By vLLM's counters, summed over the copies: `steps`, `tokens_sampled`, `tokens_prefilled`, `tokens_cached`
-        (prefix tokens computed, and found in the cache), `tokens_proposed` and `tokens_accepted` (by speculation);
+        (prefix tokens computed, and found in the cache), `tokens_proposed` and `tokens_accepted` (by speculation),
+        `requests` done and their seconds (`request_s`, of which `queued_s` in line and `prefill_s` to the first token);
         `weight_bytes`; `cache_bytes_peak` since `forget`, of the configured `cache_mb`, where that is what bounds the
         cache; and now `cache_usage` (share), `running`, `waiting`."""
         counts = [replica.counts for replica in self.replicas]

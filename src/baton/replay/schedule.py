@@ -1,0 +1,79 @@
+"""Who writes how many tokens, answer by answer."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from baton.trace import Role
+
+Part = tuple[Role, int]
+"""A segment: who writes it, and its tokens."""
+
+CLOSE = 0.02
+"""Of the wanted target share, how far a drawn answer's may be off."""
+TRIES = 100_000
+"""Draws of one answer, at most."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Segments of answers that follow prompts of one length, in tokens."""
+
+    prompt: int
+    answers: tuple[tuple[Part, ...], ...]
+
+    @classmethod
+    def draw(cls, answers: int, prompt: int, tokens: int, target: float, draft: float, seed: int) -> Schedule:
+        """Segments of exponential length, means in tokens, the target's first, to `tokens` an answer.
+
+        Every answer has the target share that the means give, but for 0.02: a cell that runs few of them has it too.
+
+        Raises:
+            ValueError: answers are too short to have that share.
+        """
+        rng = random.Random(seed)
+        return cls(prompt, tuple(_answer(rng, tokens, target, draft) for _ in range(answers)))
+
+    @classmethod
+    def load(cls, file: Path) -> Schedule:
+        data = json.loads(file.read_text())
+        return cls(data["prompt"], tuple(tuple((Role(r), n) for r, n in answer) for answer in data["answers"]))
+
+    def save(self, file: Path) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lines = ",\n  ".join(json.dumps(answer) for answer in self.answers)
+        file.write_text(f'{{"prompt": {self.prompt}, "answers": [\n  {lines}\n]}}\n')
+
+    @property
+    def share(self) -> float:
+        """The target's share of all tokens."""
+        return share(itertools.chain.from_iterable(self.answers))
+
+
+def share(parts: Sequence[Part] | itertools.chain[Part]) -> float:
+    """The target's share of the tokens of some segments."""
+    tokens = {Role.TARGET: 0, Role.DRAFT: 0}
+    for role, n in parts:
+        tokens[role] += n
+    return tokens[Role.TARGET] / sum(tokens.values())
+
+
+def _answer(rng: random.Random, tokens: int, target: float, draft: float) -> tuple[Part, ...]:
+    wanted = target / (target + draft)
+    for _ in range(TRIES):
+        parts: list[Part] = []
+        left = tokens
+        for role, mean in itertools.cycle(((Role.TARGET, target), (Role.DRAFT, draft))):
+            length = min(left, 1 + round(rng.expovariate(1 / mean)))
+            parts.append((role, length))
+            left -= length
+            if not left:
+                break
+        if abs(share(parts) - wanted) <= CLOSE:
+            return tuple(parts)
+    raise ValueError(f"tokens: {tokens} are too few for a target share of {wanted:.2f}; raise them")
