@@ -169,7 +169,9 @@ def compare(
     knobs: Annotated[list[str] | None, typer.Argument(metavar="[ARM.KNOB=VALUE]...", help="Knobs to set.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run (runs/NAME); a run resumes there.")] = None,
     limit: Annotated[int | None, typer.Option(help="Questions of the quality pass.")] = None,
+    timed: Annotated[int | None, typer.Option(help="Questions of the latency pass.")] = None,
     routers: Annotated[str | None, typer.Option(help="Only these arms, separated by commas.")] = None,
+    pair: Annotated[str | None, typer.Option(help="A pair's YAML, in place of the recipe's.")] = None,
     concurrency: Annotated[int | None, typer.Option(help="Answers in flight, in place of the recipe's.")] = None,
     seed: Annotated[int | None, typer.Option(help="In place of the recipe's.")] = None,
     shard: Annotated[str | None, typer.Option(help="Only a part of the answers, as 2/8; `baton merge` joins.")] = None,
@@ -181,7 +183,9 @@ def compare(
 
     with _input():
         names, trackers = ([x.strip() for x in (text or "").split(",") if x.strip()] for text in (routers, track))
-        code = run_compare(recipe, out, limit, names or None, concurrency, seed, shard, split, trackers, knobs or ())
+        code = run_compare(
+            recipe, out, limit, names or None, concurrency, seed, shard, split, trackers, knobs or (), timed, pair
+        )
     raise typer.Exit(code)
 
 

@@ -338,6 +338,23 @@ def test_an_arm_may_speculate_in_its_own_way_and_writes_the_same_tokens(recipe, 
     assert found["fast"]["speedup"]["p50"] * found["plain"]["speedup_vs_speculation"]["p50"] == pytest.approx(1)
 
 
+def test_another_pair_and_fewer_timed_answers_may_be_given_on_the_command_line(recipe, tmp_path, monkeypatch):
+    (tmp_path / "pairs").mkdir()
+    other = {**PAIR, "target": {"model": PAIR["target"], "speculative": "ngram"}}
+    (tmp_path / "pairs" / "ngram.yaml").write_text(yaml.safe_dump(other))
+    monkeypatch.chdir(tmp_path / "pairs")
+    assert run_compare(recipe(), out=tmp_path / "plain") == 0
+    assert run_compare(recipe(), out=tmp_path / "ngram", pair="ngram.yaml", timed=1) == 0
+    found = results(tmp_path / "ngram")
+    assert [arm["speculation"]["target"]["method"] for arm in found["arms"]] == ["ngram", "ngram"]
+    timed = [t for t in traces(tmp_path / "ngram") if t.extra["pass"] == "latency"]
+    assert len({t.question for t in timed}) < len(
+        {t.question for t in traces(tmp_path / "plain") if t.extra["pass"] == "latency"}
+    )
+    quality = {key: ids for key, ids in tokens(tmp_path / "plain").items() if key[0] == "quality"}
+    assert quality == {key: ids for key, ids in tokens(tmp_path / "ngram").items() if key[0] == "quality"}
+
+
 def test_a_folder_serves_one_recipe_and_the_refusal_names_the_field(recipe, tmp_path, capsys):
     out = tmp_path / "run"
     assert run_compare(recipe(latency=None), out=out, limit=1, routers=["draft"]) == 0

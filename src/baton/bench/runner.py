@@ -92,6 +92,8 @@ def run_compare(
     split: str | None = None,
     track: Sequence[str] = (),
     knobs: Sequence[str] = (),
+    timed: int | None = None,
+    pair: str | None = None,
 ) -> int:
     """Runs or resumes the comparison of a recipe, prints its table, and returns the exit code.
 
@@ -101,6 +103,8 @@ def run_compare(
         limit, concurrency, seed, split: in place of the recipe's.
         track: trackers beside those of the recipe (`wandb`, `tensorboard`).
         knobs: `ARM.KNOB=VALUE`, in place of an arm's own or beside them; the folder is then named after them too.
+        timed: questions of the latency pass, in place of the recipe's.
+        pair: a pair's YAML (or `nano`), in place of the recipe's.
         shard: `2/8` answers every eighth question, from the second on, into a folder of its own; `merge` puts the
             shards of several processes or machines together. The load pass is left to the comparison without a shard
             that follows, and so is the latency pass unless the recipe has `latency.sharded`.
@@ -110,7 +114,9 @@ def run_compare(
     that cannot go on (a full disk, a dead engine) says why and returns 1. Whenever answers are there, so is a report.
     """
     given: dict[str, Any] = {"limit": limit, "concurrency": concurrency, "seed": seed, "split": split}
-    given["only"] = list(routers) if routers else None
+    given |= {"only": list(routers) if routers else None, "latency.limit": timed}
+    # The recipe's own path to a pair starts from the recipe's folder, one on the command line from the shell's.
+    given["pair"] = str(Path(pair).resolve()) if pair not in (None, "nano") else pair
     show = Progress(Console(stderr=True))
     try:
         recipe = load_recipe(recipe_path, {name: value for name, value in given.items() if value is not None})
@@ -122,6 +128,7 @@ def run_compare(
         return 2
     options = {"out": out, "limit": limit, "routers": routers and ",".join(routers)}
     options |= {"concurrency": concurrency, "seed": seed, "shard": shard, "split": split}
+    options |= {"timed": timed, "pair": pair}
     command = _command([recipe_path, *knobs], options | {"track": ",".join(track) or None})
     tracking = Tracking(recipe.config.tracking if part is None else None)
     try:
