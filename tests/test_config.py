@@ -85,7 +85,14 @@ def test_overrides_replace_nested_fields_and_are_checked(recipe):
             ["routers[1].share_of: 'relaygn'", "did you mean 'relaygen'"],
         ),
         ({"only": ["drat"]}, ["only: 'drat' is unknown", "did you mean 'draft'", "use some of target, draft"]),
-        ({"split": "calibration"}, ["calibration.split: 'calibration' is the split under test"]),
+        (
+            {"split": "calibration", "routers": ["relaygen", {"router": "random", "share_of": "relaygen"}]},
+            ["calibration.split: 'calibration' is the split under test"],
+        ),
+        (
+            {"split": "calibration", "head_to_head": {"flops": {"of": "target"}}},
+            ["calibration.split: 'calibration' is the split under test"],
+        ),
         ({"task": "gsm8"}, ["task.name: 'gsm8' is unknown (did you mean 'gsm8k'?)", "set task.path to a file"]),
         ({"task": {"name": "gsm8k", "grader": "maths"}}, ["task.grader: 'maths' is unknown; use one of math, choice"]),
         (
@@ -104,6 +111,10 @@ def test_overrides_replace_nested_fields_and_are_checked(recipe):
 def test_a_wrong_field_is_named_with_its_value_and_the_remedy(recipe, changes, parts):
     said = message(recipe(**changes))
     assert all(part in said for part in parts), said
+
+
+def test_a_recipe_that_calibrates_nothing_may_compare_on_the_calibration_split(recipe):
+    assert load_recipe(recipe(split="calibration")).config.split == "calibration"
 
 
 @pytest.mark.parametrize(

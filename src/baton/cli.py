@@ -223,7 +223,10 @@ def merge(
         if command.is_labelled(shards[0]):
             print(f"{command.join(out, shards)} labels -> {out}")
         else:
-            print(f"{folder.merge(out, shards)} answers -> {out}")
+            count, left_out = folder.merge(out, shards)
+            print(f"{count} answers -> {out}")
+            for arm, number in left_out.items():
+                print(f"left out: {number} answers of {arm}, whose share another shard had measured otherwise")
 
 
 @app.command()

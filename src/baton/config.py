@@ -771,7 +771,8 @@ class RecipeConfig(Strict):
             raise ValueError("load.points: of_capacity is of the target's, and no arm has router target; add one")
         if self.head_to_head is not None:
             self._check_heads(self.head_to_head, [arm.name for arm in self.arms])
-        if self.split == self.calibration.split and self.calibration.task in (None, self.task):
+        calibrates = self.head_to_head or any(arm.share_of or arm.at for arm in self.arms)
+        if calibrates and self.split == self.calibration.split and self.calibration.task in (None, self.task):
             raise ValueError(f"calibration.split: {self.split!r} is the split under test; name another one")
         for task in (self.task, self.calibration.task):
             if task is not None:

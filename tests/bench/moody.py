@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from baton.boundary import Cap
 from baton.engines.base import EngineLostError
 from baton.generation import Generation, RouterError
 
@@ -32,6 +33,21 @@ class Moody:
             raise RouterError("no such thing")
         if gen.question in BROKEN:
             1 / 0  # noqa: B018
+        while not gen.finished:
+            await gen.write("draft")
+
+
+@dataclass(frozen=True)
+class Late:
+    """The draft writes; the second time that it is asked something the engine is lost when it has begun."""
+
+    name: ClassVar[str] = "late"
+
+    async def __call__(self, gen: Generation) -> None:
+        ATTEMPTS.append(gen.question)
+        await gen.write("draft", [Cap(2)])
+        if ATTEMPTS.count(gen.question) == 2:
+            raise EngineLostError("the server went away")
         while not gen.finished:
             await gen.write("draft")
 

@@ -66,6 +66,14 @@ def test_answers_that_a_model_judges_are_not_graded(path):
     assert "gold answers are not graded: a model has to judge them" in checked.output
 
 
+def test_a_wrong_path_is_told_as_the_option_it_is():
+    said = call("gsm8k", "--check", "--path", "nowhere.jsonl")
+    assert said.exit_code == 2
+    assert "--path: there is no file" in said.output
+    assert "check --path and --split ('test')" in said.output
+    assert "task.path" not in said.output
+
+
 def test_an_unknown_task_is_answered_in_one_line():
     said = call("math50")
     assert said.exit_code == 2

@@ -57,6 +57,23 @@ def test_a_place_that_chance_gave_is_not_called_sure():
     assert by["b"]["stability"] == 1.0
 
 
+def test_latencies_are_the_quantiles_that_results_tell():
+    """Of eleven answers P50 is one of them, of ten it lies between two, and one without an end leaves it open."""
+    for n in (10, 11):
+        run = run_of({"a": (1.0, 1.0, 10), "b": (0.5, 0.5, 10)}, n=n)
+        told = {a["label"]: a["latency_s"] for a in metrics.results(run, {})["arms"]}
+        for name in ("p50", "p90"):
+            for label, row in rows(pareto.fronts(run), f"latency_{name}").items():
+                assert row["cost"] == pytest.approx(told[label][name])
+    values, once = np.asarray([1.0, 2.0, np.inf]), np.ones((1, 3), np.int64)
+    quantile = [pareto._Quantile(values, np.arange(3), q).under(once)[0] for q in (0.25, 0.5, 0.75)]
+    assert quantile == [1.5, 2.0, np.inf]
+    # Drawn twice, an answer counts as two.
+    drawn = np.asarray([[2, 1, 0], [0, 0, 2], [0, 0, 0]])
+    assert pareto._Quantile(values, np.arange(3), 0.75).under(drawn).tolist()[:2] == [1.5, np.inf]
+    assert np.isnan(pareto._Quantile(values, np.arange(3), 0.75).under(drawn)[2])
+
+
 def test_what_was_not_measured_has_no_front():
     found = pareto.fronts(run_of({"target": (1.0, 1.0, 20), "draft": (0.4, 0.1, 0)}))
     assert found["flops"] is None

@@ -188,7 +188,9 @@ def test_shards_of_several_processes_make_the_comparison_of_one(recipe, tmp_path
     assert tokens(tmp_path / "merged") == tokens(tmp_path / "whole")
     assert untimed(results(tmp_path / "merged")) == untimed(results(tmp_path / "whole"))
     (tmp_path / "merged" / "config.json").unlink()
-    assert merge(tmp_path / "merged", shards) == len(traces(tmp_path / "merged")), "a merge that was cut off is redone"
+    assert merge(tmp_path / "merged", shards)[0] == len(traces(tmp_path / "merged")), (
+        "a merge that was cut off is redone"
+    )
     with pytest.raises(ConfigError, match="holds a run already"):
         merge(tmp_path / "merged", shards)
     assert run_compare(path, tmp_path / "other", seed=5, shard="1/2") == 0
@@ -198,6 +200,28 @@ def test_shards_of_several_processes_make_the_comparison_of_one(recipe, tmp_path
         merge(tmp_path / "new", [tmp_path / "nowhere"])
     assert run_compare(path, tmp_path / "x", shard="3/2") == 2
     assert "'3/2' is no part of a whole" in capsys.readouterr().err
+
+
+def test_an_arm_of_a_measured_share_has_one_share_in_the_whole_run(recipe, tmp_path, capsys):
+    """As an engine that draws other tokens on another machine would have it: the second shard measures otherwise."""
+    half = {"router": "random", "label": "half", "knobs": {"share": 0.5}}
+    path = recipe(routers=["target", {"router": "random", "share_of": "half"}, half], latency=None)
+    shards = [tmp_path / "a", tmp_path / "b"]
+    for n, shard in enumerate(shards, 1):
+        assert run_compare(path, shard, shard=f"{n}/2") == 0
+    first, second = (json.loads((shard / "shares.json").read_text()) for shard in shards)
+    assert first == second
+    (shards[1] / "shares.json").write_text(json.dumps({"half": first["half"] + 0.01}))
+    count, left_out = merge(tmp_path / "merged", shards)
+    assert left_out == {"random": QUESTIONS // 2}
+    assert count == 4 + 3 * QUESTIONS - QUESTIONS // 2
+    assert run_compare(path, tmp_path / "merged") == 0
+    assert run_compare(path, tmp_path / "whole") == 0
+    assert untimed(results(tmp_path / "merged")) == untimed(results(tmp_path / "whole"))
+    # A run that resumes keeps to the share that its answers have.
+    resumed = shards[1]
+    assert run_compare(path, resumed) == 0
+    assert results(resumed)["arms"][1]["knobs"]["share"] == first["half"] + 0.01
 
 
 def test_shards_that_time_their_part_at_once_say_so(recipe, tmp_path):
@@ -239,6 +263,18 @@ def test_an_engine_that_comes_back_costs_attempts_and_no_answer(recipe, tmp_path
     assert [a["failures"] for a in results(out)["arms"]] == [0, 0]
     failures = [json.loads(line) for line in (out / "failures.jsonl").read_text().splitlines()]
     assert [(f["question"], f["attempt"], f["retryable"]) for f in failures] == [("test3", 0, True), ("test3", 1, True)]
+
+
+def test_a_further_attempt_at_a_timed_answer_is_as_cold_as_the_first(recipe, tmp_path):
+    moody.ATTEMPTS.clear()
+    out = tmp_path / "run"
+    assert (
+        run_compare(recipe(routers=["target", "moody:Late"], latency={"limit": 2, "warmup": 0}, limit=2), out=out) == 0
+    )
+    timed = [t for t in traces(out) if (t.extra["pass"], t.extra["arm"]) == ("latency", "moody:Late")]
+    assert len(timed) == 2
+    assert len(moody.ATTEMPTS) == 2 + 4, "each timed answer took two attempts"
+    assert all(t.segments[0].cached == 0 for t in timed), "the attempt that failed left no prompt behind"
 
 
 def test_an_answer_that_failed_leaves_all_arms_and_is_tried_again_on_resume(recipe, tmp_path, capsys):

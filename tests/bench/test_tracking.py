@@ -33,7 +33,7 @@ def nowhere(monkeypatch):
 
 
 def recipe(folder: Path, **changes: Any) -> Path:
-    for split in ("test", "dev"):
+    for split in ("test", "dev", "calibration"):
         rows = [{"id": f"{split}{n}", "question": f"{split}: {n} plus 1?", "answer": n + 1} for n in range(QUESTIONS)]
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     base = {
@@ -175,14 +175,15 @@ def test_an_unknown_tracker_is_answered_in_one_line(tmp_path, capsys):
     assert "track: 'mlflow' is unknown; use wandb or tensorboard" in capsys.readouterr().err
 
 
-def test_the_command_of_a_sweep_runs_the_comparison_it_names(tmp_path, monkeypatch):
+@pytest.mark.parametrize("split", ["dev", "calibration"])
+def test_the_command_of_a_sweep_runs_the_comparison_it_names(tmp_path, monkeypatch, split):
     from typer.testing import CliRunner
     from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 
     path = recipe(tmp_path, latency=None)
     out = tmp_path / "sweep.yaml"
     made = CliRunner().invoke(
-        app, ["sweep", str(path), "rsd", "--split", "dev", "--vary", "threshold", "--limit", "2", "--out", str(out)]
+        app, ["sweep", str(path), "rsd", "--split", split, "--vary", "threshold", "--limit", "2", "--out", str(out)]
     )
     assert made.exit_code == 0, made.output
     settings = yaml.safe_load(out.read_text())
@@ -198,7 +199,7 @@ def test_the_command_of_a_sweep_runs_the_comparison_it_names(tmp_path, monkeypat
     (folder,) = (tmp_path / "runs").iterdir()
     assert folder.name == "tracked--rsd.threshold=0.25"
     found = results(folder)
-    assert found["split"] == "dev"
+    assert found["split"] == split
     assert found["questions"]["quality"] == 2
     assert [a["label"] for a in found["arms"]] == ["target", "rsd"]
     assert found["arms"][1]["knobs"]["threshold"] == 0.25
@@ -218,6 +219,12 @@ def test_sweeps_know_the_ranges_of_knobs_and_keep_off_the_test_questions(tmp_pat
         sweep(loaded, "rds", "dev")
     with pytest.raises(ConfigError, match="the router 'target' has no knob with a range"):
         sweep(loaded, "target", "dev")
+    placed = {"router": "rsd", "knobs": {"scorer": "confidence"}, "at": {"share": 0.5}, "points": "p.json"}
+    with pytest.raises(ConfigError, match="arm: 'rsd' takes its knobs from elsewhere"):
+        sweep(load_recipe(recipe(tmp_path, routers=["target", placed])), "rsd", "dev")
+    heads = {"flops": {"of": "target"}}
+    with pytest.raises(ConfigError, match="head_to_head: it moves knobs itself"):
+        sweep(load_recipe(recipe(tmp_path, head_to_head=heads)), "rsd", "dev")
     one = load_recipe(recipe(tmp_path, task={"name": "sums", "path": "test.jsonl"}))
     with pytest.raises(ConfigError, match=r"task.path: 'test.jsonl' in .* holds the questions under test whatever"):
         sweep(one, "rsd", "dev")

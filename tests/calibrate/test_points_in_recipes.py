@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from baton.bench.runner import run_compare
 from baton.bench.tasks import digest
 from baton.calibrate.arms import arms_of, calibrate_arms
-from baton.calibrate.points import Points
+from baton.calibrate.points import Asked, Points
 from baton.calibrate.thresholds import Settings
 from baton.cli import app
 from baton.config import ConfigError, load_recipe
@@ -93,6 +93,23 @@ def test_an_arm_takes_its_knob_from_calibrated_points_and_the_result_says_so(fol
     assert said["asked"] == {"target_share": 0.5}
     assert said["target_share"] == point.target_share
     assert said["split"] == "calibration.jsonl"
+
+
+def test_costs_are_those_of_an_arm_with_its_own_speculation(folder, made, capsys):
+    shutil.copy(made, folder / "points.json")
+    points = Points.load(folder / "points.json")
+    flops = replace(points.points[0], asked=Asked("flops", 1e9))
+    replace(points, points=[points.points[0], flops]).save(folder / "points.json")
+    ngram = {"target": {"method": "ngram", "tokens": 3}}
+    for at, code in (({"share": 0.5}, 0), ({"flops": 1e9}, 2)):
+        arm = {**ARM, "at": at, "speculative": ngram}
+        assert compare(folder, routers=["target", arm], limit=1) == code, capsys.readouterr().err
+        shutil.rmtree(folder / "run", ignore_errors=True)
+    said = capsys.readouterr().err
+    assert "points.json: costs were measured with speculation None, not {'target': {'method': 'ngram'" in said
+    told = {"target": {"method": "ngram", "tokens": 3, "ngram_min": 2, "ngram_max": 4, "model": None}}
+    replace(points, points=[flops], speculation=told).save(folder / "points.json")
+    assert compare(folder, routers=["target", {**ARM, "at": {"flops": 1e9}, "speculative": ngram}], limit=1) == 0
 
 
 def test_the_arms_of_a_recipe_are_calibrated_on_its_calibration_questions_and_then_compared(folder):

@@ -68,7 +68,11 @@ async def run_check(name: str, path: str | None, split: str, limit: int | None, 
         ConfigError: the task cannot be loaded.
     """
     task = validate(TaskConfig, {"name": name, "path": path}, "baton tasks")
-    questions = load(task, split, Path.cwd(), limit)
+    try:
+        questions = load(task, split, Path.cwd(), limit)
+    except ConfigError as error:
+        # Of a recipe it would be the fields that are wrong.
+        raise ConfigError(str(error).replace("task.path", "--path").replace("split (", "--split (")) from None
     _show(questions[0], task, BENCHMARKS.get(name), console)
     console.print(f"{len(questions)} questions loaded", soft_wrap=True)
     graded = [q for q in questions if q.answer and task.asks is None]

@@ -10,6 +10,7 @@ import json
 import os
 import time
 import traceback
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from baton.records import appendable, read_traces, write_json, write_line
 from baton.trace import Trace
 
 RESERVE_BYTES = 4 << 20
+SHARES = "shares.json"
 
 
 class RunFolder:
@@ -89,6 +91,13 @@ class RunFolder:
         """
         return read_traces(self.path / "traces.jsonl")
 
+    def shares(self) -> dict[str, float]:
+        """Target shares by label that arms were measured to have, and others take: one for the whole run."""
+        return _shares(self.path)
+
+    def keep_share(self, label: str, share: float) -> None:
+        write_json(self.path / SHARES, {**self.shares(), label: share})
+
     def append(self, trace: Trace) -> None:
         write_line(self._traces, trace.dumps())
 
@@ -117,8 +126,11 @@ def failure(key: Key, attempt: int, error: Exception) -> str:
     return json.dumps(line, ensure_ascii=False)
 
 
-def merge(out: Path, shards: Sequence[Path]) -> int:
-    """Joins the answers of several folders of one comparison in a new folder; returns how many there are.
+def merge(out: Path, shards: Sequence[Path]) -> tuple[int, dict[str, int]]:
+    """Joins the answers of several folders of one comparison in a new folder.
+
+    Returns how many there are and, by label, how many were left out: of an arm that takes the share of another one,
+    where a shard had measured another share than the first that did. Such an arm has one share, or is several.
 
     Raises:
         ConfigError: a folder holds no run, the folders were asked different things, or `out` holds a run already.
@@ -130,20 +142,36 @@ def merge(out: Path, shards: Sequence[Path]) -> int:
         if difference := next(differences(asked[0], other), None):
             raise ConfigError(f"{shard}: {difference[0]} differs from {shards[0]}; merge shards of one comparison")
     out.mkdir(parents=True, exist_ok=True)
+    shares = {label: share for shard in reversed(shards) for label, share in _shares(shard).items()}
+    takes = {r["label"] or r["router"]: r["share_of"] for r in asked[0]["recipe"]["routers"] if r["share_of"]}
     seen: set[Key] = set()
+    left_out: Counter[str] = Counter()
     # Anew: an earlier merge may have been cut off.
     with (out / "traces.jsonl").open("w", encoding="utf-8") as file:
         for shard in shards:
+            mine = _shares(shard)
+            others = {arm for arm, of in takes.items() if mine.get(of) != shares.get(of)}
             for trace in read_traces(shard / "traces.jsonl"):
-                if metrics.key(trace) not in seen:
-                    seen.add(metrics.key(trace))
+                key = metrics.key(trace)
+                if key[1] in others:
+                    left_out[key[1]] += 1
+                elif key not in seen:
+                    seen.add(key)
                     write_line(file, trace.dumps())
     for name in ("environment.jsonl", "failures.jsonl"):
         lines = "".join((shard / name).read_text(encoding="utf-8") for shard in shards if (shard / name).exists())
         (out / name).write_text(lines, encoding="utf-8")
+    if shares:
+        write_json(out / SHARES, shares)
     # Last, so that a merge that was cut off is no run that could be resumed.
     write_json(out / "config.json", asked[0])
-    return len(seen)
+    return len(seen), dict(left_out)
+
+
+def _shares(folder: Path) -> dict[str, float]:
+    file = folder / SHARES
+    found: dict[str, float] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return found
 
 
 def _asked(folder: Path) -> dict[str, Any]:

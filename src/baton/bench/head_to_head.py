@@ -270,7 +270,8 @@ class _Finder:
         asked = Asked(budget.measure, budget.value)
         label = f"{arm.name}@{self.name}"
         file = self.out / "points" / f"{quote(label, safe='@')}.json"
-        wanted = Calibrated(arm.router, arm.knobs, knob, [asked], file, self.recipe.base)
+        speculating = arm.speculative.over(self.recipe.config.pair)
+        wanted = Calibrated(arm.router, arm.knobs, knob, [asked], file, self.recipe.base, speculating)
         settings = self._settings(budget.yardstick_s)
         points = await points_of(wanted, self._on(arm), self._folder(arm), settings, self._progress(arm))
         return Placed(label, arm, file, points, asked)

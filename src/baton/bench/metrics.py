@@ -577,7 +577,8 @@ def _excess(answers: list[Record], share: float) -> float:
 
 
 def correctness(run: Run, answers: list[Record]) -> statistics.Array:
-    """`[questions, samples under all seeds]` of 0 and 1, seed by seed."""
+    """`[questions, samples under all seeds]` of 0 and 1, seed by seed: what McNemar's test takes. Of an answer that a
+    grader scored it is 1 above one half."""
     return np.asarray([r.correct for r in answers], float).reshape(-1, run.seeds * run.samples)
 
 

@@ -67,7 +67,7 @@ class _Mean:
 
 @dataclass(frozen=True, slots=True)
 class _Quantile:
-    """The least value that at least a part `q` of the answers do not exceed."""
+    """The `q` quantile as `statistics.percentile` defines it: between two answers, in proportion."""
 
     values: Array
     questions: npt.NDArray[np.int64]
@@ -81,9 +81,16 @@ class _Quantile:
 
     def under(self, weights: npt.NDArray[np.int64]) -> Array:
         reached = np.cumsum(weights[:, self.questions], axis=1)
-        total = reached[:, -1:]
-        first = np.argmax(reached >= self.q * total, axis=1)
-        return np.where(total[:, 0] > 0, self.values[first], np.nan)
+        total = reached[:, -1]
+        at = self.q * (total - 1)
+        # The answer at a rank (from 0) is the first that more answers than that have reached.
+        below, above = (self.values[np.argmax(reached > rank[:, None], axis=1)] for rank in (np.floor(at), np.ceil(at)))
+        part = at - np.floor(at)
+        with np.errstate(invalid="ignore"):
+            between = below + part * (above - below)
+        # Of answers without an end nothing lies between.
+        found = np.where((part > 0) & (above > below), between, below)
+        return np.where(total > 0, found, np.nan)
 
 
 _Statistic = _Mean | _Quantile

@@ -37,7 +37,15 @@ from baton.bench.tasks import Question
 from baton.bench.terminal import Progress
 from baton.bench.tracking import Tracking, tracked
 from baton.boundary import Cap
-from baton.calibrate.points import LATENCIES, Asked, Points, check_fit, generation_settings
+from baton.calibrate.points import (
+    COSTS,
+    LATENCIES,
+    Asked,
+    Points,
+    check_fit,
+    generation_settings,
+    speculation_settings,
+)
 from baton.config import (
     ConfigError,
     LoadConfig,
@@ -48,7 +56,8 @@ from baton.config import (
     load_recipe,
     recipe_options,
 )
-from baton.generation import Generation, Router, generate
+from baton.engines.base import EngineError
+from baton.generation import Generation, Router, RouterError, generate
 from baton.pair import Pair, Pairs, Speculating
 from baton.records import write_json
 from baton.routers import check, create
@@ -136,15 +145,15 @@ def run_compare(
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
-    except (StoppedError, KeyboardInterrupt) as error:
+    except (StoppedError, EngineError, RouterError, KeyboardInterrupt) as error:
         _write_report(folder)
         tracking.end(folder)
         done, total = show.answered
-        if isinstance(error, StoppedError):
+        if not isinstance(error, KeyboardInterrupt):
             print(error, file=sys.stderr)
         done -= show.failed
         print(f"stopped: {done} of {total} answers are stored; the same command goes on from there", file=sys.stderr)
-        return 1 if isinstance(error, StoppedError) else INTERRUPTED
+        return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
     console = Console()
     if results is None:
         console.print(f"Shard {shard} is answered; `baton merge OUT {folder} ...` joins the shards", highlight=False)
@@ -347,10 +356,11 @@ class _Runner:
 
     def _begin(self) -> None:
         arms = len(self.config.arms)
-        total = len(self.config.measured) * len(self.asked[CALIBRATION])
+        known = self.folder.shares()
+        total = sum(r.name not in known for r in self.config.measured) * len(self.asked[CALIBRATION])
         samples = self.config.seeds * self.config.samples
         total += arms * (len(self.asked[QUALITY]) * samples + len(self.asked[LATENCY]))
-        done = len(self.done)
+        done = sum(not (name == CALIBRATION and arm in known) for name, arm, _, _ in self.done)
         if (load := self.config.load) is not None and self.parts == 1:
             total += arms * len(load.points) * load.requests
             there = (self.cells.has(p.name, r.name) for p in load.points for r in self.config.arms)
@@ -359,12 +369,14 @@ class _Runner:
         self.tracking.begin(self.folder.path, self.config, len(self.asked[QUALITY]) * samples, self.done)
 
     async def _measure_share(self, config: RouterConfig) -> float:
-        """Target share of an arm on the calibration questions.
+        """Target share of an arm on the calibration questions: measured once, then the run's, however often it resumes.
 
         Raises:
             ConfigError: the arm answered none of them.
         """
         label = config.name
+        if (known := self.folder.shares().get(label)) is not None:
+            return known
         await self._answer_all(CALIBRATION, contestant_of(self.recipe, config), 1)
         answers = (metrics.record(t) for t in self.folder.traces() if metrics.key(t)[:2] == (CALIBRATION, label))
         share = metrics.share(answers)
@@ -373,6 +385,7 @@ class _Runner:
             raise ConfigError(
                 f"{self.recipe.path}: share_of: {label!r} answered no calibration question; see {failures}"
             )
+        self.folder.keep_share(label, share)
         return share
 
     async def _answer_all(self, name: str, contestant: Contestant, samples: int) -> None:
@@ -547,7 +560,7 @@ def contestant_of(recipe: Recipe, config: RouterConfig, share: float = 0.0) -> C
     except ValueError as error:
         raise ConfigError(f"{recipe.path}: routers: {error}") from None
     engines = "+".join(dict.fromkeys((pair.target.engine, pair.draft.engine)))
-    speculation = {role.value: asdict(s) for role, s in _speculating(recipe, config).items() if s is not None}
+    speculation = speculation_settings(_speculating(recipe, config))
     # Paths as the recipe has them, if it has: what is read from them is among the knobs, where they lie is not.
     paths = {f.name for f in fields(router) if f.metadata.get("path")}  # type: ignore[arg-type]
     shown = {**{k: v for k, v in generation.knobs(router).items() if k not in paths}, **knobs}
@@ -588,6 +601,7 @@ def _points(recipe: Recipe, arms: Iterable[RouterConfig], questions: Sequence[Qu
                 generation_settings(recipe_options(config)), config.task.name, config.split,
                 [tasks.digest(q.question) for q in questions],
                 config.latency.concurrency if config.latency and asked.measure in LATENCIES else None,
+                speculation_settings(_speculating(recipe, arm)) if asked.measure in COSTS else None,
             )  # fmt: skip
         except ValueError as error:
             raise ConfigError(f"{recipe.path}: {arm.name}: points: {arm.points}: {error}") from None

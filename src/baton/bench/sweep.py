@@ -65,6 +65,10 @@ def sweep(
     if arm is None:
         names = ", ".join(r.name for r in recipe.config.routers)
         raise ConfigError(f"arm: {label!r} is unknown; use one of {names}")
+    if recipe.config.head_to_head is not None:
+        raise ConfigError(f"{recipe.path}: head_to_head: it moves knobs itself; sweep a recipe without it")
+    if arm.at is not None or arm.share_of is not None:
+        raise ConfigError(f"arm: {label!r} takes its knobs from elsewhere; sweep one with knobs of its own")
     if split == recipe.config.split:
         raise ConfigError(f"split: {split!r} is under test in {recipe.path}; knobs are chosen on another one")
     path = recipe.config.task.path

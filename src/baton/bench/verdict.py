@@ -48,20 +48,18 @@ def verdict(results: Mapping[str, Any]) -> Verdict:
     if not others:
         return Verdict("There is no router to compare with the target: no other arm has been answered.", mind=mind)
     margin = results.get("margin") or MARGIN
-    kept = [a for a in others if _is_kept(a, margin)]
+    kept = [a for a in others if _is_kept(a)]
     arm = max(kept, key=_saving(kept, target)) if kept else max(others, key=lambda a: a["accuracy_delta"])
     headline = _kept(arm, target, margin) if kept else _lost(arm, others, margin)
     return Verdict(headline, arm["label"], _saves(arm, target), _costs(arm, target), _sure(results, arm, kept), mind)
 
 
-def _is_kept(arm: Arm, margin: float) -> bool:
+def _is_kept(arm: Arm) -> bool:
     """Whether an arm is shown to be no worse than the target by more than the margin: by the test of equivalence or,
-    where it is better, of difference, both corrected for the number of arms; without those, by the interval."""
-    interval, p = get(arm, "accuracy_delta_ci"), get(arm, "equivalence_p")
-    if interval is None:
-        return False
+    where it is better, of difference, both corrected for the number of arms. The interval is not, and says nothing."""
+    p = get(arm, "equivalence_p")
     if p is None:
-        return bool(interval[0] >= -margin)
+        return False
     better, differs = get(arm, "accuracy_delta"), get(arm, "mcnemar_p")
     return bool(p < 0.05 or (better > 0 and differs is not None and differs < 0.05))
 

@@ -11,7 +11,7 @@ from baton import routers
 from baton.bench import environment, tasks
 from baton.bench.tasks import Question, digest
 from baton.calibrate import rescoring, thresholds, work
-from baton.calibrate.points import COSTS, Asked, Points, generation_settings, varied
+from baton.calibrate.points import COSTS, Asked, Points, generation_settings, speculation_settings, varied
 from baton.calibrate.reliability import Scored
 from baton.calibrate.rescoring import Placed
 from baton.calibrate.thresholds import Knob, Settings
@@ -86,6 +86,7 @@ async def points_of(
     )
     found = replace(
         found, router=wanted.router, knobs=dict(wanted.knobs), task=on.task, split=on.split,
+        speculation=speculation_settings(wanted.speculating),
         labelled=sorted({digest(label.question_text) for label in on.labels}) if by_harm else [], **about,
     )  # fmt: skip
     found.save(wanted.out)

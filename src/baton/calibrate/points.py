@@ -11,6 +11,7 @@ from typing import Any
 from baton.calibrate.reliability import GUARANTEES
 from baton.config import PointConfig
 from baton.generation import Options
+from baton.pair import Speculating
 from baton.records import write_json
 
 SCHEMA = 1
@@ -139,6 +140,8 @@ class Points:
     """Sampling, budget, seed, system prompt and thinking."""
     concurrency: int | None = None
     """Answers at once where latencies were measured."""
+    speculation: dict[str, Any] = field(default_factory=dict)
+    """Token-level speculation by role (`speculation_settings`): FLOPs and latencies are those of models that do it."""
 
     def range(self, measure: str) -> Interval | None:
         """Least and greatest value of a measure that any evaluation had."""
@@ -230,12 +233,14 @@ def check_fit(
     split: str,
     questions: Iterable[str],
     timed: int | None = None,
+    speculation: Mapping[str, Any] | None = None,
 ) -> None:
     """Refuses points that say nothing about what is to be run, or were chosen on its own questions.
 
     `pair` and `generation` are as `environment.pair_identity` and `generation_settings` give them, `scorers` the
     pair's by name; `questions` are digests. `timed` is how many answers at once the point's latency is to hold for,
-    None for a point of another measure.
+    None for a point of another measure; `speculation` (`speculation_settings`) what the arm's models do, None for a
+    point of what speculation does not change: shares.
 
     Raises:
         ValueError: another router, pair, scorer or way of generating, or calibrated on the split under test.
@@ -256,6 +261,10 @@ def check_fit(
             raise ValueError(f"{name} was {points.generation.get(name)!r}, here {value!r}; {remedy}")
     if timed is not None and points.concurrency != timed:
         raise ValueError(f"latencies were measured at {points.concurrency} answers at once, not {timed}; {remedy}")
+    if speculation is not None and points.speculation != speculation:
+        raise ValueError(
+            f"costs were measured with speculation {points.speculation or None}, not {speculation or None}; {remedy}"
+        )
     if points.task == task and points.split == split:
         raise ValueError(f"they were calibrated on {split!r}, the split under test; calibrate on another one")
     if seen := {*points.questions, *points.labelled} & set(questions):
@@ -272,6 +281,11 @@ def generation_settings(options: Options) -> dict[str, Any]:
         "suffix": options.suffix,
         "thinking": options.thinking,
     }
+
+
+def speculation_settings(speculating: Speculating) -> dict[str, Any]:
+    """The models that speculate, by role, and how."""
+    return {role.value: asdict(s) for role, s in speculating.items() if s is not None}
 
 
 def varied(knobs: Mapping[str, Any], name: str, value: float) -> dict[str, Any]:
