@@ -14,7 +14,7 @@ from baton import sandbox
 from baton.bench.benchmarks import BENCHMARKS, Benchmark, Source
 from baton.bench.grading import GRADERS, Grade, Grader, gold_text
 from baton.bench.tasks import Question, download, load
-from baton.config import TaskConfig, validate
+from baton.config import ConfigError, TaskConfig, validate
 
 SHOWN = 5
 """Gold answers that are not graded correct, shown one by one."""
