@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from baton.scanner import SENTENCE_BEGUN, Literals, LiteralScanner, Scanner, SentenceScanner, TokenText
 from baton.vocabulary import THINK_END, Vocabulary, unfinished
@@ -219,10 +219,67 @@ class When(Boundary):
         object.__setattr__(self, "feature", Feature(self.feature))
         object.__setattr__(self, "name", self.name or self.feature.value)
 
-    def fires(self, token: int, value: float) -> bool:
-        """Whether it fires at the segment's token number `token` (from 1), whose feature is `value`."""
+    def fires(self, token: int, seen: Seen) -> bool:
+        """Whether it fires at the segment's token number `token` (from 1), of which `seen` was read.
+
+        Raises:
+            ValueError: the feature was not read.
+        """
+        if self.feature not in seen.features:
+            raise ValueError(f"features: no {self.feature.value} for this token; let the engine read it for {self}")
         in_reach = self.after < token and (self.within is None or token <= self.within)
-        return in_reach and _COMPARE[self.op](value, self.threshold)
+        return in_reach and _COMPARE[self.op](seen.features[self.feature], self.threshold)
+
+
+class Seen(NamedTuple):
+    """What an engine read of one token, as far as it was asked to (`engines.base.Read`)."""
+
+    token: int
+    features: Mapping[Feature, float] = {}
+    top: Sequence[tuple[int, float]] = ()
+    """Likeliest (id, log-probability in nats) of the distribution it was drawn from, likeliest first."""
+    hidden: Any = None
+    """State `[width]` that predicted it."""
+
+
+class Reader(Protocol):
+    """A trained head that gives each token a number as it is written. Pure: the same token, the same number."""
+
+    name: str
+    top: int
+    """Likeliest tokens that it looks at."""
+    reads_hidden: bool
+    """Whether it looks at hidden states, which few engines give."""
+
+    def read(self, seen: Seen) -> float:
+        """The number of a token.
+
+        Raises:
+            ValueError: the engine gave other things than it reads.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Learned(Boundary):
+    """Ends at the first token whose number by `reader` is `threshold` or more (below it, if not `above`).
+
+    `keep=False` leaves that token out, as overshoot; `after` tokens of the segment pass before it can fire.
+    """
+
+    reader: Reader
+    threshold: float
+    above: bool = True
+    keep: bool = True
+    after: int = 0
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return self.reader.name
+
+    def fires(self, token: int, seen: Seen) -> bool:
+        """As `When.fires`."""
+        return token > self.after and (self.reader.read(seen) >= self.threshold) is self.above
 
 
 @dataclass(frozen=True)
@@ -299,7 +356,7 @@ class SegmentMatcher:
         self._cap, self._cap_reason = min(caps, key=lambda c: c[0])
         self._whole_characters = whole_characters
         texts = [(n, boundary) for n, boundary in enumerate(until) if isinstance(boundary, TextBoundary)]
-        self._whens = [(n, boundary) for n, boundary in enumerate(until) if isinstance(boundary, When)]
+        self._whens = [(n, boundary) for n, boundary in enumerate(until) if isinstance(boundary, (When, Learned))]
         self._scanners = [(n, boundary, boundary.scanner(context)) for n, boundary in texts]
         self._think_end = _THINK_END.scanner(context) if thinking else None
         self._ends = _ends(vocabulary, thinking)
@@ -310,22 +367,29 @@ class SegmentMatcher:
         self._text = TokenText(self.ids, vocabulary)
         self._read = 0  # offset to which the scanners have read: behind the text where "</think>" may have begun
         self._over = False  # the text ended
-        self._late: list[tuple[int, When]] = []  # fired inside a character
+        self._late: list[tuple[int, When | Learned]] = []  # fired inside a character
         self._endings: list[_Ending] = []  # decided, but an undecided match may end earlier
         self._kept = 0
         self._open = bool(self._undecided())
         self._guard = threading.Lock()
 
-    def push(self, token_id: int, features: Mapping[Feature, float] | None = None) -> bool:
-        """One more token; True once the segment has ended, when the engine must stop.
+    def push(
+        self,
+        token_id: int,
+        features: Mapping[Feature, float] | None = None,
+        top: Sequence[tuple[int, float]] = (),
+        hidden: Any = None,
+    ) -> bool:
+        """One more token, and what was read of it; True once the segment has ended, when the engine must stop.
 
         Raises:
-            ValueError: `features` lacks one that a `When` of `until` reads.
+            ValueError: what a `When` or `Learned` of `until` reads is not there.
         """
         with self._guard:
-            return self._push(token_id, features)
+            return self._push(Seen(token_id, features or {}, top, hidden))
 
-    def _push(self, token_id: int, features: Mapping[Feature, float] | None) -> bool:
+    def _push(self, seen: Seen) -> bool:
+        token_id = seen.token
         self.ids.append(token_id)
         if self.ended_by is not None:
             return True
@@ -334,7 +398,7 @@ class SegmentMatcher:
             self._endings += [_Ending(byte, kept, order, when) for order, when in self._late]
             self._late.clear()
         if self._whens:
-            self._compare(features or {})
+            self._compare(seen)
         if self._open or token_id in self.stop_ids:
             self._scan(self._ends.get(token_id))
         if self._endings:
@@ -391,11 +455,9 @@ class SegmentMatcher:
         """Text of the kept tokens."""
         return self.vocabulary.text_of(self.ids[: self.kept])
 
-    def _compare(self, features: Mapping[Feature, float]) -> None:
+    def _compare(self, seen: Seen) -> None:
         for order, when in self._whens:
-            if when.feature not in features:
-                raise ValueError(f"features: no {when.feature.value} for this token; let the engine read it for {when}")
-            if when.fires(len(self.ids), features[when.feature]):
+            if when.fires(len(self.ids), seen):
                 kept = len(self.ids) - (not when.keep)
                 if self._splits(kept):
                     self._late.append((order, when))

@@ -217,6 +217,30 @@ class ResidentConfig(Strict):
     """The folder that scripts/train_prm.py wrote with `kind: resident`; it says whose states it reads."""
 
 
+class TokenConfig(Strict):
+    """A head that reads tokens as they are written: a boundary of token routers and segmenters."""
+
+    kind: Literal["token"]
+    model: str = Field(min_length=1)
+    """The folder that train_token_router.py or train_segmenter.py wrote; it says whose tokens it reads."""
+
+
+class PolicyHeadConfig(Strict):
+    """A trained policy over the steps of an answer, for the router `policy`."""
+
+    kind: Literal["policy"]
+    model: str = Field(min_length=1)
+    """The folder that train_policy.py wrote."""
+
+
+class EquivalenceConfig(Strict):
+    """A head that compares two versions of a step, in place of a judge."""
+
+    kind: Literal["equivalence"]
+    model: str = Field(min_length=1)
+    """The folder that train_verifier.py wrote; it says whose states it reads."""
+
+
 class CallableConfig(Strict):
     """A function of your own."""
 
@@ -230,7 +254,16 @@ class CallableConfig(Strict):
 
 
 ScorerConfig = (
-    PrmConfig | RewardConfig | JudgeConfig | EmbeddingConfig | ConfidenceConfig | ResidentConfig | CallableConfig
+    PrmConfig
+    | RewardConfig
+    | JudgeConfig
+    | EmbeddingConfig
+    | ConfidenceConfig
+    | ResidentConfig
+    | TokenConfig
+    | PolicyHeadConfig
+    | EquivalenceConfig
+    | CallableConfig
 )
 SCORERS: dict[str, type[Strict]] = {
     "prm": PrmConfig,
@@ -239,6 +272,9 @@ SCORERS: dict[str, type[Strict]] = {
     "embedding": EmbeddingConfig,
     "confidence": ConfidenceConfig,
     "resident": ResidentConfig,
+    "token": TokenConfig,
+    "policy": PolicyHeadConfig,
+    "equivalence": EquivalenceConfig,
     "callable": CallableConfig,
 }
 
@@ -842,6 +878,38 @@ class LabelConfig(Strict):
         return self
 
 
+class DivergenceConfig(Strict):
+    """Where the draft leaves the target's answers and whether that matters: what a token router is trained on."""
+
+    name: str = Field(min_length=1)
+    pair: PairConfig
+    task: Annotated[TaskConfig, _keyed("name")] = TaskConfig()
+    split: str = "train"
+    limit: int | None = Field(default=None, ge=1)
+    """Questions; all if null."""
+    judge: str = "judge"
+    """A scorer of the pair that compares two texts, or `exact`."""
+    unit: Literal["sentence", "step"] = "sentence"
+    """What the target writes to its end after the draft's token, and the judge compares."""
+    unit_tokens: int = Field(default=128, ge=1)
+    seed: int = 0
+    concurrency: int = Field(default=32, ge=1)
+    """Answers in flight."""
+    sampling: Sampling = Sampling(temperature=0.0)
+    """Of the target's answers; greedy as published."""
+    budget: Budget | None = None
+    """In place of the pair's."""
+
+
+@dataclass(frozen=True, slots=True)
+class DivergenceRecipe:
+    """As `LabelRecipe`."""
+
+    config: DivergenceConfig
+    base: Path
+    pair_base: Path
+
+
 @dataclass(frozen=True, slots=True)
 class LabelRecipe:
     """A recipe of labels and the folders that its relative paths start from."""
@@ -949,6 +1017,16 @@ def load_label_recipe(path: str | Path, overrides: Mapping[str, Any] | None = No
     """
     data, base, pair_base = _resolved(Path(path), overrides)
     return LabelRecipe(validate(LabelConfig, data, str(path)), Path(path), base, pair_base)
+
+
+def load_divergence_recipe(path: str | Path) -> DivergenceRecipe:
+    """Reads the YAML of a labelling of divergences, as `load_recipe` does that of a comparison.
+
+    Raises:
+        ConfigError: a file is missing, is no YAML, or a field is wrong.
+    """
+    data, base, pair_base = _resolved(Path(path), None)
+    return DivergenceRecipe(validate(DivergenceConfig, data, str(path)), base, pair_base)
 
 
 def _resolved(path: Path, overrides: Mapping[str, Any] | None) -> tuple[dict[str, Any], Path, Path]:

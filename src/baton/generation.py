@@ -25,12 +25,13 @@ from baton.boundary import (
     SPLIT,
     Boundary,
     End,
+    Learned,
     SegmentMatcher,
     When,
 )
 from baton.engines.base import NOTHING, Call, Chunk, EngineError, Prefix, Read, Sampling, Session, TokenScore, Usage
 from baton.gate import Gate
-from baton.scorers.base import STATES, ScoreRequest, cost, last_state, next_token
+from baton.scorers.base import STATES, ScoreRequest, TokenReader, cost, last_state, next_token
 from baton.trace import Decision, HelperCall, Kind, Observation, Phase, Role, Segment, Trace
 from baton.vocabulary import THINK_END, Vocabulary, unfinished
 
@@ -488,9 +489,12 @@ class Generation:
             if not ids or self._finish or segment.ended_by is END_OF_TEXT:
                 return segment
 
-    def append(self, role: str, ids: Sequence[int]) -> Segment:
-        """Commits tokens that `role` wrote elsewhere, such as in a scoring pass (its vocabulary): written by it."""
-        return self._attach(self._role(role), Kind.APPEND, list(ids), self._head)
+    def append(self, role: str, ids: Sequence[int], after: Segment | None = None) -> Segment:
+        """Tokens that `role` wrote elsewhere, such as in a scoring pass (its vocabulary): written by it.
+
+        Committed at the head, or uncommitted after `after`.
+        """
+        return self._attach(self._role(role), Kind.APPEND, list(ids), self._node(after), keep=after is None)
 
     # Judging --------------------------------------------------------------------------------------------------------
 
@@ -539,6 +543,21 @@ class Generation:
             return self._call(self._logprob(speaker, node, temperature), [node])
         several = [self._node(s) for s in nodes]
         return self._call(self._logprobs(speaker, several, temperature), several)
+
+    def learned(
+        self, by: str, threshold: float | None = None, above: bool = True, keep: bool = True, after: int = 0
+    ) -> Learned:
+        """A boundary that the pair's scorer `by` draws while tokens arrive; fields as of `Learned`.
+
+        `threshold` is that of the scorer's training if None.
+
+        Raises:
+            RouterError: the pair has no such scorer, or it scores steps.
+        """
+        reader = self.pair.scorers.get(by)
+        if not isinstance(reader, TokenReader):
+            raise RouterError(f"learned: {by!r} is no scorer of this pair that reads tokens; add one of kind token")
+        return Learned(reader, reader.threshold if threshold is None else threshold, above, keep, after)
 
     def grounding(self, role: str, node: Segment) -> PendingCall[list[float]]:
         """How much of each token's attention under `role`'s model rests on the prompt and the steps before the segment.
@@ -598,7 +617,8 @@ class Generation:
         matcher = SegmentMatcher(until, vocabulary, context=context, thinking=False, cap=cap)
         node = self._new(speaker, Kind.PROBE, parent, tuple(until), read, branch)
         node.segment.detail = suffix or None
-        call = Call(prefix, matcher, cap, sampling or self.options.sampling, node.segment.seed, read)
+        wanted = read | _read_by(until)
+        call = Call(prefix, matcher, cap, sampling or self.options.sampling, node.segment.seed, wanted)
         if self.options.optimistic and parent is not self._head:
             self._start_optimistically(parent)
         node.task = self._spawn(self._drive(node, call))
@@ -796,6 +816,7 @@ class Generation:
         )
         # The matcher caps by itself, and may wait for a character to be complete.
         cap = room if self._one_vocabulary else room + SPLIT
+        read |= _read_by(until)
         if role in self._states and read.hidden != "end":
             read |= STATES
         call = Call(self._prefix(parent, role), matcher, cap, self.options.sampling, node.segment.seed, read)
@@ -1014,7 +1035,7 @@ class Generation:
             self._settle(node, segment.ids)
             raise
         segment.ended_by, segment.detail = matcher.ended_by, matcher.detail or segment.detail
-        # What only scorers asked for stays out of the trace.
+        # What only scorers and learned boundaries asked for stays out of the trace.
         segment.features = _features(got, matcher.kept, node.read)
         if segment.role in self._states and call.read.hidden == "tokens" and matcher.kept:
             node.state = [h for c in got for h in c.hidden][matcher.kept - 1]
@@ -1091,6 +1112,8 @@ class Generation:
     def _request(self, node: _Node, against: Segment | None) -> ScoreRequest:
         segment = node.segment
         writer = self._lead if segment.role is Role.INSERTED else segment.role
+        other = self._nodes.get(against.id) if against is not None else None
+        used = node.parent.used if node.parent is not None else 0
         return ScoreRequest(
             question=self.question,
             before=tuple(n.segment.text for n in node.path()[1:-1]),
@@ -1103,6 +1126,8 @@ class Generation:
             features=segment.features,
             generation=self._serial,
             place=_Place(self, node),
+            other=_Place(self, other) if other is not None and other.segment is against else None,
+            budget=1 - used / self.options.budget.tokens,
         )
 
     def _call(self, work: Coroutine[Any, Any, T], about: list[_Node]) -> PendingCall[T]:
@@ -1209,6 +1234,13 @@ class _Place:
                 session.rewind(known.length)
 
 
+def _read_by(until: Sequence[Boundary]) -> Read:
+    """What learned boundaries read of each token."""
+    readers = [boundary.reader for boundary in until if isinstance(boundary, Learned)]
+    top = max((reader.top for reader in readers), default=0)
+    return Read(top=top, hidden="tokens" if any(reader.reads_hidden for reader in readers) else "")
+
+
 def _features(chunks: Sequence[Chunk], kept: int, read: Read) -> dict[str, Any]:
     """What `read` asked for, by name, cut to the kept tokens."""
     out: dict[str, Any] = {}
@@ -1216,7 +1248,7 @@ def _features(chunks: Sequence[Chunk], kept: int, read: Read) -> dict[str, Any]:
     for feature in sorted(read.features):
         out[feature.value] = [f[feature] for f in by_token]
     if read.top:
-        out["top"] = [t for c in chunks for t in c.top][:kept]
+        out["top"] = [t[: read.top] for c in chunks for t in c.top][:kept]
     hidden = [h for c in chunks for h in c.hidden]
     if read.hidden == "tokens":
         out["hidden"] = hidden[:kept]

@@ -12,7 +12,7 @@ from baton import routers
 from baton.check_pair.advice import BASELINES, WRAPPERS, Advice, Facts, Verdict, advise, remarks_on
 from baton.check_pair.answers import Agreement, Answers, Solved, Steps
 from baton.check_pair.formats import Formats, read_formats
-from baton.config import NANO_PAIR, EmbeddingConfig, PrmConfig
+from baton.config import NANO_PAIR, EmbeddingConfig, PolicyHeadConfig, PrmConfig, TokenConfig
 
 SOLVED = Solved(40, 0.9, (0.77, 0.96), 0.5, (0.35, 0.65), 2, (0.01, 0.16))
 STEPS = Steps(in_steps=1.0, steps=6, tokens=40, tokens_p90=80, thinking_closed=1.0, boxed=1.0, truncated=0.0)
@@ -27,7 +27,12 @@ GOOD = Answers(
     cost_ratio=8.0,
     warnings=[],
 )
-PRM = {"prm": PrmConfig(kind="prm", model="some/prm"), "embedding": EmbeddingConfig(kind="embedding", model="some/e")}
+PRM = {
+    "prm": PrmConfig(kind="prm", model="some/prm"),
+    "embedding": EmbeddingConfig(kind="embedding", model="some/e"),
+    "token-router": TokenConfig(kind="token", model="some/head"),
+    "policy": PolicyHeadConfig(kind="policy", model="some/policy"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -142,3 +147,10 @@ def test_without_answers_only_what_is_read_is_judged(nano):
     found = verdicts(facts(nano, None))
     assert {a.verdict for a in found.values()} == {Verdict.SUITS}
     assert found["lookahead"].reasons == []
+
+
+def test_a_router_that_nothing_was_trained_for_is_unfit(nano):
+    untrained = {name: scorer for name, scorer in PRM.items() if scorer.kind not in ("token", "policy")}
+    found = verdicts(facts(nano, scorers=untrained))
+    assert {name for name, a in found.items() if a.verdict is Verdict.UNFIT} == {"token-router", "segmenter", "policy"}
+    assert found["policy"].reasons[0].endswith("train it, and add a scorer of kind policy")

@@ -75,7 +75,7 @@ def compares(scorer: ScorerConfig) -> bool:
     if isinstance(scorer, JudgeConfig):
         template = scorer.template
         return template.score is None if isinstance(template, JudgeTemplateConfig) else template == "lookahead"
-    return scorer.kind == "embedding"
+    return scorer.kind in ("embedding", "equivalence")
 
 
 class Rescorer:

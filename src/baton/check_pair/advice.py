@@ -25,12 +25,26 @@ SAME_TOKENS = 0.7
 """Target tokens that the draft must prefer too for routers that ask token by token."""
 
 STEPWISE = frozenset(
-    ("rsd", "specreason", "lookahead", "gsi", "specs", "specguard", "confspec", "glimp", "speculative-thinking", "beam")
+    (
+        "rsd",
+        "specreason",
+        "lookahead",
+        "gsi",
+        "specs",
+        "specguard",
+        "confspec",
+        "glimp",
+        "speculative-thinking",
+        "beam",
+        "policy",
+    )
 )
 GATED = frozenset(("rsd", "specreason", "gsi", "specs", "specguard", "confspec"))
 WHOLE = frozenset(("query-router", "cascade", "majority", "best-of-n"))
 REWARDED = frozenset(("rsd", "gsi", "specs", "best-of-n", "beam"))
-TOKENWISE = frozenset(("rstitch", "margin", "bild"))
+TOKENWISE = frozenset(("rstitch", "margin", "bild", "token-router", "segmenter"))
+HEADS = {"token-router": "token", "segmenter": "token", "policy": "policy"}
+"""Kind of scorer that has to be trained for a router."""
 CUED = frozenset(("relaygen", "relaygen-compat", "hybrid"))
 BRANCHED = frozenset(("gsi", "specs", "specguard", "majority", "best-of-n", "beam"))
 TALKED_TO = frozenset(("specreason", "confspec"))
@@ -180,6 +194,11 @@ def _scorers(name: str, facts: Facts) -> Iterator[Remark]:
     kinds = ", ".join(sorted({s.kind for s in facts.pair.scorers.values()})) or "none"
     if name in REWARDED and not facts.has_scorer("prm", "callable"):
         yield Verdict.DOUBTFUL, f"the pair has no process reward model (scorers: {kinds}); add one, or name a scorer"
+    if name in HEADS and not facts.has_scorer(HEADS[name]):
+        yield (
+            Verdict.UNFIT,
+            f"nothing was trained for it (scorers: {kinds}); train it, and add a scorer of kind {HEADS[name]}",
+        )
     if name == "specguard" and not facts.has_scorer("embedding", "judge", "callable"):
         yield Verdict.DOUBTFUL, f"nothing compares two steps (scorers: {kinds}); add an embedding"
 
@@ -202,7 +221,7 @@ def _lookahead(name: str, facts: Facts) -> Iterator[Remark]:
     said = f"{agreement.same_step:.0%} of the draft's steps equal the target's word for word"
     if agreement.same_step >= SAME_STEPS:
         yield Verdict.SUITS, f"{said}; {plan}"
-    elif facts.has_scorer("judge", "embedding"):
+    elif facts.has_scorer("judge", "embedding", "equivalence"):
         yield Verdict.DOUBTFUL, f"{said}: a judge or embedding has to find more; {plan} at least"
     else:
         yield Verdict.DOUBTFUL, f"{said}, and the pair has neither judge nor embedding"

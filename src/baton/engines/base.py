@@ -345,6 +345,14 @@ class Engine(ABC):
     def render(self, messages: Sequence[dict[str, str]], *, thinking: bool = True) -> list[int]:
         """Prompt ids of a conversation by the model's own chat template, ready for the assistant's first token."""
 
+    def embeddings(self) -> Any:
+        """The model's input embeddings, a tensor `[rows, width]`.
+
+        Raises:
+            LoadError: the engine does not give them.
+        """
+        raise LoadError(f"engine {self.kind!r} does not give its model's embeddings; use engine transformers")
+
     @abstractmethod
     def metrics(self) -> dict[str, float]:
         """Counters since the engine started (tokens, steps, cache hits, bytes ...), for reports and load control.
@@ -493,7 +501,9 @@ class CopySession(PrefixSession):
 def _push(call: Call, chunk: Chunk) -> bool:
     """Shows a chunk's tokens to the matcher, and drops those after the one that decided the segment."""
     for n, i in enumerate(chunk.ids, start=1):
-        if call.matcher.push(i, chunk.features[n - 1] if chunk.features else None):
+        features = chunk.features[n - 1] if chunk.features else None
+        top, hidden = chunk.top[n - 1] if chunk.top else (), chunk.hidden[n - 1] if chunk.hidden else None
+        if call.matcher.push(i, features, top, hidden):
             for column in (chunk.ids, chunk.features, chunk.top, chunk.hidden):
                 del column[n:]
             return True

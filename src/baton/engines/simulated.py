@@ -215,7 +215,8 @@ class SimulatedEngine(Engine):
                 chunk.features.append({f: reads[f] for f in call.read.features})
             if call.read.top:
                 chunk.top.append(_top(token, reads[Feature.TOP_PROB])[: call.read.top])
-            decided = call.matcher.push(token, reads or None) or len(call.matcher.ids) >= call.cap
+            top = chunk.top[-1] if chunk.top else ()
+            decided = call.matcher.push(token, reads, top) or len(call.matcher.ids) >= call.cap
             if len(chunk.ids) > request.proposed or not self._accepted(writer.seed, start + len(chunk.ids)):
                 break
         usage, extra = call.usage, len(chunk.ids) - 1

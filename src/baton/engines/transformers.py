@@ -167,6 +167,9 @@ class TransformersEngine(Engine):
         """As `Engine.render`. For a model without a chat template: the messages' contents, joined by line breaks."""
         return render(self._tokenizer, self.vocabulary, messages, thinking)
 
+    def embeddings(self) -> Any:
+        return self._model.get_input_embeddings().weight.detach()
+
     def metrics(self) -> dict[str, float]:
         """Since the start: `tokens_sampled`, `tokens_prefilled`, `tokens_cached` (found in a cache), `rebuilt_tokens`
         (computed again after an eviction), `steps`, `rows` (summed over steps), `prompt_hits`, `pauses` (rows that

@@ -191,7 +191,7 @@ class Sample(Row):
             chunk.top.append(reads.top[: call.read.top])
         if call.read.hidden == "tokens":
             chunk.hidden.append(reads.hidden)
-        self.decided = call.matcher.push(token, reads.features or None) or len(self.ids) >= call.cap
+        self.decided = call.matcher.push(token, reads.features, reads.top, reads.hidden) or len(self.ids) >= call.cap
 
     def _remember(self, state: Tensor | None) -> None:
         """Keeps the states that the last kept token's may still be."""

@@ -17,7 +17,9 @@ def cue_profile() -> Path:
 
 def models() -> dict[str, Path]:
     """The folders of all models that are shipped, by name: the pair's, and what was trained for it."""
-    found = {config.parent.name: config.parent for config in sorted(Path(__file__).parent.glob("*/config.json"))}
+    here = Path(__file__).parent
+    files = [*here.glob("*/config.json"), *here.glob("*/head.json")]
+    found = {file.parent.name: file.parent for file in sorted(files)}
     return {**pair_paths(), **found}
 
 

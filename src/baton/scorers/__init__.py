@@ -12,6 +12,9 @@ KINDS = {
     "prm": ("baton.scorers.prm", "Prm"),
     "reward": ("baton.scorers.reward", "Reward"),
     "resident": ("baton.scorers.resident", "Resident"),
+    "token": ("baton.scorers.token", "Token"),
+    "policy": ("baton.scorers.policy", "Policy"),
+    "equivalence": ("baton.scorers.equivalence", "Equivalence"),
     "callable": ("baton.scorers.callable", "Callable"),
 }
 

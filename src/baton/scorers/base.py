@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
-from baton.boundary import SegmentMatcher
+from baton.boundary import Seen, SegmentMatcher
 from baton.engines.base import Call, EngineError, Prefix, Read, Sampling, Session, TokenScore, Usage
 from baton.vocabulary import THINK_END, THINK_START, Vocabulary
 
@@ -52,7 +52,8 @@ class ScoreRequest:
 
     `before` holds the texts of the segments that stand before it; `ids` the same path, prompt and step included, as
     token ids of the role that wrote the step: the first `prompt` of them are the prompt, the last `step_ids` the
-    step. `against` is the other step where a verifier compares two. `features` is what the engine read while the step
+    step. `against` is the other step where a verifier compares two, `other` where that stands. `budget` is the share of
+    its budget that the answer has left at the step's beginning. `features` is what the engine read while the step
     was written (`Segment.features`). Requests of one answer have the same `generation`, a number that says nothing
     else. `place` reads the models at the step; None where no answer is being written.
     """
@@ -68,6 +69,8 @@ class ScoreRequest:
     features: Mapping[str, Any] = field(default_factory=dict)
     generation: int = 0
     place: Place | None = None
+    other: Place | None = None
+    budget: float = 1.0
 
     @property
     def steps(self) -> list[str]:
@@ -136,6 +139,25 @@ class Scorer(Protocol):
     async def close(self) -> None:
         """Cancels what is running and frees the model. Idempotent."""
         return
+
+
+class TokenReader(Scorer):
+    """Gives each token a number while it is written, for a `Learned` boundary. It scores no steps."""
+
+    name: str
+    top = 0
+    """Likeliest tokens that it looks at."""
+    reads_hidden = False
+    """Whether it looks at hidden states."""
+    threshold = 0.5
+    """Where its training would draw the boundary."""
+
+    def read(self, seen: Seen) -> float:
+        """As `boundary.Reader.read`."""
+        raise NotImplementedError
+
+    async def score(self, requests: Sequence[ScoreRequest]) -> list[Score]:
+        raise EngineError(f"scorer {self.name!r} reads tokens and scores no steps; use it as a boundary")
 
 
 def cost(usage: Usage) -> int:

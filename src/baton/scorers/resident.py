@@ -6,15 +6,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from baton.engines.base import Engine, EngineError, LoadError
+from baton.engines.base import Engine, EngineError, LoadError, Usage
 from baton.flops import Architecture
-from baton.scorers.base import Score, Scorer, ScoreRequest, cost, together
+from baton.scorers.base import Place, Score, Scorer, ScoreRequest, cost, together
 from baton.trace import Role
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class ResidentHead(nn.Module):
         (folder / ABOUT).write_text(json.dumps(asdict(about), indent=1) + "\n", encoding="utf-8")
 
     @classmethod
-    def load(cls, folder: Path) -> tuple[ResidentHead, About]:
+    def load(cls, folder: Path) -> tuple[Self, About]:
         """Raises LoadError if the folder holds no head."""
         try:
             about = About(**json.loads((folder / ABOUT).read_text(encoding="utf-8")))
@@ -84,6 +84,40 @@ class ResidentHead(nn.Module):
             said = " ".join(str(error).split())
             raise LoadError(f"{folder}: it holds no resident head ({said}); give what train_prm.py wrote") from error
         return head.eval(), about
+
+
+def check_engine(named: str, about: About, engines: Mapping[Role, Engine]) -> None:
+    """Refuses a head on a model that does not give what it reads; `named` is what the configuration calls it.
+
+    Raises:
+        LoadError: the role's engine gives no hidden states, or its model has another vocabulary.
+    """
+    engine = engines[Role(about.role)]
+    if engine.kind != "transformers":
+        raise LoadError(
+            f"kind: a resident head reads the {about.role}'s hidden states, which engine {engine.kind!r} does not "
+            "give; use engine transformers for it, or a scorer of kind prm"
+        )
+    if engine.vocabulary.fingerprint != about.vocabulary:
+        raise LoadError(
+            f"{named}: the head reads {about.model}, and the {about.role} has another vocabulary; train one on this "
+            "pair"
+        )
+
+
+async def state_at(place: Place, name: str, about: About) -> tuple[Tensor, Usage]:
+    """The state `[width]` at a step's end, on the CPU, and what it cost.
+
+    Raises:
+        EngineError: the model's states are of another width than the head reads.
+    """
+    state, usage = await place.state(about.role)
+    if state.shape != (about.width,):
+        raise EngineError(
+            f"scorer {name!r}: the {about.role}'s states are {state.shape[-1]} wide and the head reads {about.width}, "
+            f"of {about.model}; train one on this pair"
+        )
+    return state.to("cpu"), usage
 
 
 class Resident(Scorer):
@@ -107,17 +141,7 @@ class Resident(Scorer):
         from baton.config import located
 
         head, about = ResidentHead.load(Path(located(config.model, base)))
-        engine = engines[Role(about.role)]
-        if engine.kind != "transformers":
-            raise LoadError(
-                f"kind: a resident head reads the {about.role}'s hidden states, which engine {engine.kind!r} does not "
-                "give; use engine transformers for it, or a scorer of kind prm"
-            )
-        if engine.vocabulary.fingerprint != about.vocabulary:
-            raise LoadError(
-                f"{config.model}: the head reads {about.model}, and the {about.role} has another vocabulary; train one "
-                "on this pair"
-            )
+        check_engine(config.model, about, engines)
         return cls(name, head, about)
 
     @property
@@ -138,12 +162,7 @@ class Resident(Scorer):
                 f"scorer {self.name!r}: the step stands in no answer, so there is no state to read; score segments of "
                 "a generation"
             )
-        state, usage = await request.place.state(self.role)
-        if state.shape != (self.about.width,):
-            raise EngineError(
-                f"scorer {self.name!r}: the {self.role}'s states are {state.shape[-1]} wide and the head reads "
-                f"{self.about.width}, of {self.about.model}; train one on this pair"
-            )
+        state, usage = await state_at(request.place, self.name, self.about)
         with torch.inference_mode():
-            value = self.head(state.to("cpu")).double().sigmoid().item()
+            value = self.head(state).double().sigmoid().item()
         return Score(value, tokens=cost(usage), cached=usage.cached)

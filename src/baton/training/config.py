@@ -99,6 +99,10 @@ class StepTraining:
         if not self.data and not self.dry_run:
             raise ValueError("data: missing; give the label set that baton label wrote")
 
+    def head_weights(self, width: int) -> int:
+        """Trained weights of a resident head on hidden states of `width`."""
+        return (width + 2) * self.hidden + 1
+
 
 @dataclass
 class Training(TrainingArguments):

@@ -84,8 +84,21 @@ def read_examples(path: str | Path, vocabulary: Vocabulary, rules: Rules) -> Exa
     Raises:
         ValueError: there is no such set, it is of another tokenizer, or a row is bad and bad rows are refused.
     """
-    file, rows = stored(path)
     left_out: Counter[str] = Counter()
+    good = read_labels(path, vocabulary, rules, left_out)
+    examples = [_masked(example, rules.first_error_below, left_out) for example in _chains(good, rules.label)]
+    return Examples(examples, left_out)
+
+
+def read_labels(
+    path: str | Path, vocabulary: Vocabulary, rules: Rules, left_out: Counter[str]
+) -> list[tuple[int, Label]]:
+    """The labels of a set that can be learned, each with its row's number; the others are counted in `left_out`.
+
+    Raises:
+        ValueError: as `read_examples`.
+    """
+    file, rows = stored(path)
     good: list[tuple[int, Label]] = []
     for n, row in enumerate(rows, 1):
         try:
@@ -103,8 +116,7 @@ def read_examples(path: str | Path, vocabulary: Vocabulary, rules: Rules) -> Exa
             good.append((n, label))
     if not good:
         raise ValueError(f"{file}: no row of it can be learned ({_counts(left_out)}); label more states")
-    examples = [_masked(example, rules.first_error_below, left_out) for example in _chains(good, rules.label)]
-    return Examples(examples, left_out)
+    return good
 
 
 def split(examples: Sequence[Example], share: float) -> tuple[list[Example], list[Example]]:

@@ -80,7 +80,7 @@ def _trained(network: nn.Module, asked: StepTraining, model: Any) -> int:
     """Weights that are trained."""
     width = int(network.score.in_features)  # type: ignore[union-attr, arg-type]
     if asked.kind == "resident":
-        return (width + 2) * asked.hidden + 1
+        return asked.head_weights(width)
     if not model.use_peft:
         # The head's bias is dropped.
         whole: int = sum(p.numel() for p in network.parameters()) - 1

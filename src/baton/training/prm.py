@@ -36,9 +36,10 @@ CHECKED = 8
 """Held-out examples whose scores are compared."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class Job:
-    """A training whose fields, data and launch have been checked."""
+    """A training whose fields, data and launch have been checked. What is read, trained and written can be overridden,
+    as it is by heads of other kinds."""
 
     asked: StepTraining
     model: Any
@@ -73,7 +74,7 @@ class Job:
         divide(training, asked.batch, asked.processes)
         source = located(model.model_name_or_path or f"nano:{asked.role}", Path())
         check_model(model)
-        tokenizer, data = read_data(asked, source)
+        tokenizer, data = cls.read(asked, model, training, source)
         learned, held = split(data.examples, asked.held_out)
         if len(learned) < asked.batch:
             raise ValueError(f"batch: {asked.batch} is more than the {len(learned)} examples to learn; lower it")
@@ -83,6 +84,17 @@ class Job:
         if training.process_index == 0:
             claim(job.out, job.settings)
         return job
+
+    @classmethod
+    def read(cls, asked: Any, model: Any, training: Training, source: str) -> tuple[Any, Examples]:
+        """The model's tokenizer and the examples that fit it.
+
+        Raises:
+            ValueError: a row is bad, or the set is of another tokenizer.
+        """
+        tokenizer = load_tokenizer(source)
+        rules = Rules(asked.label, limit_of(asked.max_length, source), asked.on_bad, asked.first_error_below)
+        return tokenizer, read_examples(asked.data, Vocabulary.from_tokenizer(tokenizer), rules)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -102,11 +114,11 @@ class Job:
         began = time.perf_counter()
         tracking.begin(self.training, self.out, self.settings)
         set_seed(self.training.seed)
-        trainer = self._trainer()
+        trainer = self.trainer()
         trainer.train(resume_from_checkpoint=get_last_checkpoint(str(self.out)))
         metrics = trainer.evaluate()
         scores = trainer.held_out_scores()
-        folder = self._export(trainer)
+        folder = self.export(trainer, scores)
         report = {
             "model": str(folder),
             "label": self.asked.label,
@@ -116,7 +128,7 @@ class Job:
             "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
             "seconds": round(time.perf_counter() - began, 1),
             "held_out": {name.removeprefix("eval_"): value for name, value in metrics.items()},
-            "harm_curve": harm_curve(self.held, scores),
+            **self.further(scores),
             "history": trainer.state.log_history,
         }
         if self.training.process_index == 0:
@@ -129,11 +141,16 @@ class Job:
         trainer.accelerator.wait_for_everyone()
         return report
 
-    def _trainer(self) -> StepTrainer:
-        settings: dict[str, Any] = {
+    def trainer_settings(self) -> dict[str, Any]:
+        """What every trainer is given."""
+        return {
             "args": self.training, "batch": self.asked.batch, "positive_at": self.asked.positive_at,
             "weights": class_weights(self.learned) if self.asked.balance else (1.0, 1.0),
         }  # fmt: skip
+
+    def trainer(self) -> StepTrainer:
+        """What is trained, and on what."""
+        settings = self.trainer_settings()
         if self.asked.kind == "prm":
             model = build(self.source, self.model, self.training)
             return StepTrainer(model=model, train_dataset=self.learned, eval_dataset=self.held, **settings)
@@ -144,8 +161,8 @@ class Job:
         head.standardise(states)
         return HeadTrainer(model=head, train_dataset=learned, eval_dataset=held, **settings)
 
-    def _export(self, trainer: StepTrainer) -> Path:
-        """Called by every process."""
+    def export(self, trainer: StepTrainer, scores: Sequence[Sequence[float]]) -> Path:
+        """Writes what was trained; `scores` are those of the held-out examples. Called by every process."""
         folder = self.out / "model"
         if self.asked.kind == "prm":
             return export(trainer, self.source, self.tokenizer, folder, self.asked.export_dtype)
@@ -156,6 +173,22 @@ class Job:
             name = self.model.model_name_or_path or f"nano:{self.asked.role}"
             head.save(folder, About(self.asked.role, name, vocabulary, width, hidden, self.asked.label))
         return folder
+
+    @property
+    def exact(self) -> bool:
+        """Whether what is written scores like what was trained, without any rounding."""
+        if self.asked.kind == "resident":
+            return True
+        whole: bool = self.asked.export_dtype == self.model.dtype == "float32"
+        return whole and self.training.mixed_precision == "no"
+
+    def exported_scores(self, folder: Path, examples: Sequence[Example]) -> list[list[float]]:
+        """Scores of held-out examples by what was written."""
+        return head_scores(folder, examples) if self.asked.kind == "resident" else prm_scores(folder, examples)
+
+    def further(self, scores: Sequence[Sequence[float]]) -> dict[str, Any]:
+        """What the report tells of the held-out scores beside metrics."""
+        return {"harm_curve": harm_curve(self.held, scores)}
 
     def _counts(self) -> dict[str, Any]:
         return {
@@ -175,11 +208,7 @@ class Job:
         """
         chosen = range(0, len(held), max(1, len(held) // CHECKED))[:CHECKED]
         examples, theirs = [held[n] for n in chosen], [scores[n] for n in chosen]
-        if self.asked.kind == "resident":
-            ours, exact = head_scores(folder, examples), True
-        else:
-            ours = prm_scores(folder, examples)
-            exact = self.asked.export_dtype == self.model.dtype == "float32" and self.training.mixed_precision == "no"
+        ours, exact = self.exported_scores(folder, examples), self.exact
         pairs = zip(ours, theirs, strict=True)
         difference = max(abs(a - b) for some, others in pairs for a, b in zip(some, others, strict=True))
         if not math.isfinite(difference) or (exact and difference > AGREE):
@@ -189,19 +218,22 @@ class Job:
         return difference
 
 
-def read_data(asked: StepTraining, source: str) -> tuple[Any, Examples]:
-    """The model's tokenizer and the examples that fit it.
+def load_tokenizer(source: str) -> Any:
+    """The tokenizer of a checkpoint."""
+    return AutoTokenizer.from_pretrained(source)
+
+
+def limit_of(max_length: int | None, source: str) -> int:
+    """Most tokens of an example: what is asked for, or else the model's context.
 
     Raises:
-        ValueError: a row is bad, or the set is of another tokenizer.
+        ValueError: it is asked for more than that.
     """
-    tokenizer = AutoTokenizer.from_pretrained(source)
     context = int(AutoConfig.from_pretrained(source).get_text_config().max_position_embeddings)
-    longest = asked.max_length or context
+    longest = max_length or context
     if longest > context:
         raise ValueError(f"max_length: {longest} is more than the model's {context} positions; lower it")
-    rules = Rules(asked.label, longest, asked.on_bad, asked.first_error_below)
-    return tokenizer, read_examples(asked.data, Vocabulary.from_tokenizer(tokenizer), rules)
+    return longest
 
 
 def build(source: str, model: Any, training: Training) -> nn.Module:

@@ -45,7 +45,7 @@ def see(
     # Like lengths run together, and every process gets some of each.
     mine = sorted(every, key=lambda item: len(item[2].ids))[index::processes]
     found: list[tuple[int, int, Tensor]] = []
-    for batch in _batches(mine):
+    for batch in batches(mine):
         ids = padded([e.ids for _, _, e in batch], 0).to(device)
         mask = padded([[1] * len(e.ids) for _, _, e in batch], 0).to(device)
         states = model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
@@ -59,14 +59,14 @@ def see(
     ]
 
 
-def _batches(items: Sequence[Any]) -> list[list[Any]]:
-    """Items, shortest first, in lists that fill a forward."""
-    batches: list[list[Any]] = [[]]
+def batches(items: Sequence[Any]) -> list[list[Any]]:
+    """Items (part, number, example), shortest example first, in lists that fill a forward."""
+    filled: list[list[Any]] = [[]]
     for item in items:
-        if batches[-1] and len(item[2].ids) * (len(batches[-1]) + 1) > TOKENS:
-            batches.append([])
-        batches[-1].append(item)
-    return [batch for batch in batches if batch]
+        if filled[-1] and len(item[2].ids) * (len(filled[-1]) + 1) > TOKENS:
+            filled.append([])
+        filled[-1].append(item)
+    return [batch for batch in filled if batch]
 
 
 class HeadTrainer(StepTrainer):

@@ -33,7 +33,7 @@ def begin(training: Training, out: Path, config: Mapping[str, Any]) -> None:
 
 
 def finish(training: Training, report: Mapping[str, Any], path: Path) -> None:
-    """Adds the final metrics, the curve of harm and the report itself to the run, and ends it."""
+    """Adds the final metrics, the report's curves and the report itself to the run, and ends it."""
     if "wandb" not in training.report_to:
         return
     import wandb
@@ -42,9 +42,10 @@ def finish(training: Training, report: Mapping[str, Any], path: Path) -> None:
     if run is None:
         return
     run.summary.update({f"held_out/{name}": value for name, value in report["held_out"].items()})
-    curve = report["harm_curve"]
-    columns = list(curve[0])
-    run.log({"harm_curve": wandb.Table(columns=columns, data=[[point[c] for c in columns] for point in curve])})
+    for name in ("harm_curve", "recalls"):
+        if curve := report.get(name):
+            columns = list(curve[0])
+            run.log({name: wandb.Table(columns=columns, data=[[point[c] for c in columns] for point in curve])})
     artifact = wandb.Artifact(f"{path.parent.name}-training", type="training")
     artifact.add_file(str(path))
     run.log_artifact(artifact)

@@ -1,0 +1,14 @@
+"""Trains a verifier of steps for lookahead from the labels of `baton label`.
+
+    accelerate launch --config_file accelerate_configs/cpu.yaml scripts/train_verifier.py \
+        --config recipes/nano/train/verifier.yaml
+"""
+
+from __future__ import annotations
+
+from baton.training.config import StepTraining
+from baton.training.launch import main
+from baton.training.verifier import VerifierJob
+
+if __name__ == "__main__":
+    main(VerifierJob, StepTraining)

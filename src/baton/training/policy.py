@@ -1,0 +1,209 @@
+"""Trains a policy over steps, offline: every labelled state says what both choices lead to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from accelerate.utils import gather_object
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+from transformers import AutoModelForCausalLM
+
+from baton.boundary import ENTROPY, MARGIN
+from baton.config import located
+from baton.engines import sampling
+from baton.scorers.policy import PolicyAbout, PolicyNet, step_features
+from baton.scorers.resident import ResidentHead
+from baton.training.config import StepTraining, Training
+from baton.training.examples import Example, Examples, Rules, Step, read_labels
+from baton.training.labels import Label
+from baton.training.prm import Job, limit_of, load_tokenizer
+from baton.training.resident import batches
+from baton.training.trainer import NO_LABEL, StepTrainer, padded, step_labels
+from baton.vocabulary import Vocabulary
+
+
+@dataclass
+class PolicyTraining(StepTraining):
+    """What a token of the target costs, and by which head steps are scored."""
+
+    kind: Literal["prm", "resident"] = field(
+        default="resident", metadata={"help": "Not used: a policy rests on a model of the pair."}
+    )
+    hidden: int = field(default=16, metadata={"help": "Width of the policy's memory."})
+    head: str = field(default="nano:resident", metadata={"help": "The resident head that scores steps."})
+    price: float = field(default=0.2, metadata={"help": "Accuracy that 100 tokens of the target may cost."})
+    temperature: float = field(
+        default=0.05, metadata={"help": "Weight of the policy's entropy, in accuracy: it keeps choices soft."}
+    )
+    budget: int = field(default=768, metadata={"help": "Tokens that an answer may have, as the pair's budget."})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("price", "temperature", "budget"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}: {getattr(self, name)} is out of range; use a positive number")
+
+    def head_weights(self, width: int) -> int:
+        """Trained weights, whatever the width of hidden states."""
+        return sum(p.numel() for p in PolicyNet(self.hidden).parameters())
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Example):
+    """One answer's labelled states: `features` `[steps, features]`; `harms` and the tokens of the target's step."""
+
+    rows: tuple[Label, ...]
+    features: Tensor
+    harms: tuple[float, ...]
+    prices: tuple[float, ...]
+    """What the target's step costs, in hundreds of tokens."""
+
+
+def answers_of(rows: Sequence[tuple[int, Label]]) -> list[Answer]:
+    """Rows as answers, in the order of their states; features are still to be computed."""
+    found = []
+    ordered = sorted(rows, key=lambda r: (r[1].question, r[1].sample, r[1].state))
+    for (question, _), group in groupby(ordered, key=lambda r: (r[1].question, r[1].sample)):
+        states = list(group)
+        steps = tuple(
+            Step(len(x.prompt_ids) + len(x.path_ids) + len(x.draft_ids), float(x.keep or 0.0), x.harm, n)
+            for n, x in states
+        )
+        last = states[-1][1]
+        found.append(
+            Answer(
+                question, (*last.prompt_ids, *last.path_ids, *last.draft_ids), steps, tuple(x for _, x in states),
+                torch.empty(0), tuple(x.harm or 0.0 for _, x in states),
+                tuple(len(x.target_ids) / 100 for _, x in states),
+            )
+        )  # fmt: skip
+    return found
+
+
+@torch.inference_mode()
+def see_answers(
+    source: str, dtype: str | None, device: torch.device, parts: Sequence[Sequence[Answer]], share: tuple[int, int],
+    head: ResidentHead, budget: int,
+) -> list[list[Answer]]:  # fmt: skip
+    """Answers with the features that the router will have of their steps; arguments as of `resident.see`."""
+    index, processes = share
+    model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, use_safetensors=True).to(device).eval()
+    places = [
+        ((part, n, k), 0, Example("", (*x.prompt_ids, *x.path_ids, *x.draft_ids), ()))
+        for part, answers in enumerate(parts)
+        for n, answer in enumerate(answers)
+        for k, x in enumerate(answer.rows)
+    ]
+    found: list[tuple[tuple[int, int, int], list[float]]] = []
+    for batch in batches(sorted(places, key=lambda item: len(item[2].ids))[index::processes]):
+        ids = padded([e.ids for _, _, e in batch], 0).to(device)
+        mask = padded([[1] * len(e.ids) for _, _, e in batch], 0).to(device)
+        states = model.get_decoder()(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+        for row, (place, _, example) in enumerate(batch):
+            part, n, k = place
+            rows = parts[part][n].rows
+            end, size = len(example.ids), len(rows[k].draft_ids)
+            read = sampling.features(model.lm_head(states[row, end - size - 1 : end - 1]))
+            margins, entropies = ([numbers[f] for numbers in read] for f in (MARGIN, ENTROPY))
+            score = head(states[row, end - 2].float().cpu()).item()
+            kept = k > 0 and rows[k - 1].taken == "draft"
+            left = 1 - len(rows[k].path_ids) / budget
+            found.append((place, step_features(score, margins, entropies, size, k, left, kept)))
+    seen = dict(gather_object(found))
+    return [
+        [
+            Answer(a.question, a.ids, a.steps, a.rows,
+                   torch.tensor([seen[part, n, k] for k in range(len(a.rows))]), a.harms, a.prices)
+            for n, a in enumerate(answers)
+        ]
+        for part, answers in enumerate(parts)
+    ]  # fmt: skip
+
+
+class PolicyTrainer(StepTrainer):
+    """Minimises what a soft policy loses: harm where it keeps the draft's step, the price where it does not, less a
+    weight times its entropy. Metrics are those of its scores against the label `keep`."""
+
+    def __init__(self, *, price: float, temperature: float, **keywords: Any):
+        self.price, self.temperature = price, temperature
+        super().__init__(**keywords)
+
+    def collate(self, examples: Sequence[Example]) -> dict[str, Tensor]:
+        """`features` `[batch, steps, features]`; `harms`, `prices`, `labels` `[batch, steps]`."""
+        answers = [e for e in examples if isinstance(e, Answer)]
+        return {
+            "features": pad_sequence([a.features for a in answers], batch_first=True),
+            "harms": padded([a.harms for a in answers], 0.0).float(),
+            "prices": padded([a.prices for a in answers], 0.0).float(),
+            "labels": step_labels(examples),
+        }
+
+    def step_logits(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
+        logits: Tensor = model(inputs["features"])[0]
+        return logits
+
+    def compute_loss(
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:  # fmt: skip
+        """As `StepTrainer.compute_loss`, of the expected loss of a step in accuracy."""
+        logits, known = self.step_logits(model, inputs), inputs["labels"] != NO_LABEL
+        keep = logits.sigmoid()
+        # The entropy in a form that does not overflow.
+        entropy = nn.functional.softplus(-logits) + (1 - keep) * logits
+        losses = keep * inputs["harms"] + (1 - keep) * self.price * inputs["prices"] - self.temperature * entropy
+        loss = losses.where(known, 0.0).sum() / num_items_in_batch * self.accelerator.num_processes
+        return (loss, logits) if return_outputs else loss
+
+    def floating_point_ops(self, inputs: Mapping[str, Any]) -> int:
+        """6 a parameter and step."""
+        parameters: int = sum(p.numel() for p in self.model.parameters())
+        return 6 * int(inputs["labels"].numel()) * parameters
+
+
+class PolicyJob(Job):
+    """Trains a policy on the states of labelled answers."""
+
+    asked: Any
+    """A `PolicyTraining`."""
+    exact = True
+
+    @classmethod
+    def read(cls, asked: Any, model: Any, training: Training, source: str) -> tuple[Any, Examples]:
+        tokenizer, found = load_tokenizer(source), Examples([])
+        rules = Rules("keep", limit_of(asked.max_length, source), asked.on_bad)
+        rows = read_labels(asked.data, Vocabulary.from_tokenizer(tokenizer), rules, found.left_out)
+        found.examples += answers_of(rows)
+        return tokenizer, found
+
+    def trainer(self) -> StepTrainer:
+        device, asked = self.training.device, self.asked
+        share = (self.training.process_index, self.training.world_size)
+        self.head, self.head_about = ResidentHead.load(Path(located(asked.head, Path())))
+        parts: Any = (self.learned, self.held)
+        learned, held = see_answers(self.source, self.model.dtype, device, parts, share, self.head, asked.budget)
+        net = PolicyNet(asked.hidden)
+        net.standardise(torch.cat([answer.features for answer in learned]))
+        return PolicyTrainer(
+            model=net, train_dataset=learned, eval_dataset=held, price=asked.price, temperature=asked.temperature,
+            **self.trainer_settings(),
+        )  # fmt: skip
+
+    def export(self, trainer: StepTrainer, scores: Sequence[Sequence[float]]) -> Path:
+        folder = self.out / "model"
+        if self.training.process_index == 0:
+            net: Any = trainer.accelerator.unwrap_model(trainer.model)
+            net.save(folder, PolicyAbout(self.asked.hidden, self.asked.price, self.asked.temperature))
+            self.head.save(folder, self.head_about)
+        return folder
+
+    @torch.inference_mode()
+    def exported_scores(self, folder: Path, examples: Sequence[Example]) -> list[list[float]]:
+        net, _ = PolicyNet.load(folder)
+        return [net(e.features[None])[0][0].double().sigmoid().tolist() for e in examples if isinstance(e, Answer)]

@@ -1,0 +1,82 @@
+"""Trains a verifier for lookahead: whether the draft's version of a step can stand in place of the target's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from baton.scorers.equivalence import EquivalenceHead
+from baton.scorers.resident import About
+from baton.training.config import Training
+from baton.training.examples import Example, Examples, Rules, Step, read_labels
+from baton.training.prm import Job, limit_of, load_tokenizer
+from baton.training.resident import HeadTrainer, Seen, see
+from baton.training.trainer import StepTrainer
+from baton.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class Versions(Example):
+    """An example that ends with the draft's version of a step; `other` ends with the target's."""
+
+    other: tuple[int, ...]
+
+
+class VerifierJob(Job):
+    """Trains an equivalence head on the labelled states at which the two models wrote different steps."""
+
+    exact = True
+
+    @classmethod
+    def read(cls, asked: Any, model: Any, training: Training, source: str) -> tuple[Any, Examples]:
+        tokenizer, found = load_tokenizer(source), Examples([])
+        rules = Rules("keep", limit_of(asked.max_length, source), asked.on_bad)
+        for n, x in read_labels(asked.data, Vocabulary.from_tokenizer(tokenizer), rules, found.left_out):
+            if x.draft_text.strip().lower() == x.target_text.strip().lower():
+                found.left_out["equal texts, which need no verifier"] += 1
+                continue
+            before = (*x.prompt_ids, *x.path_ids)
+            ids = (*before, *x.draft_ids)
+            step = Step(len(ids), float(x.keep or 0.0), x.harm, n)
+            found.examples.append(Versions(x.question, ids, (step,), (*before, *x.target_ids)))
+        return tokenizer, found
+
+    def trainer(self) -> StepTrainer:
+        learned, held = (self._see(part) for part in (self.learned, self.held))
+        states = torch.cat([example.states for example in learned])
+        self.width = states.shape[1] // 2
+        head = EquivalenceHead(self.width, self.asked.hidden)
+        head.standardise(states)
+        return HeadTrainer(model=head, train_dataset=learned, eval_dataset=held, **self.trainer_settings())
+
+    def _see(self, examples: Sequence[Example]) -> list[Seen]:
+        """Examples with the states at the ends of both versions, `[1, 2 * width]`."""
+        share = (self.training.process_index, self.training.world_size)
+        others = [
+            Example(e.question, e.other, (Step(len(e.other), 0.0, None, 0),))
+            for e in examples
+            if isinstance(e, Versions)
+        ]
+        ours, theirs = see(self.source, self.model.dtype, self.training.device, (examples, others), share)
+        return [
+            Seen(a.question, a.ids, a.steps, torch.cat((a.states, b.states), -1))
+            for a, b in zip(ours, theirs, strict=True)
+        ]
+
+    def export(self, trainer: StepTrainer, scores: Sequence[Sequence[float]]) -> Path:
+        folder = self.out / "model"
+        if self.training.process_index == 0:
+            head: Any = trainer.accelerator.unwrap_model(trainer.model)
+            vocabulary = Vocabulary.from_tokenizer(self.tokenizer).fingerprint
+            name = self.model.model_name_or_path or f"nano:{self.asked.role}"
+            head.save(folder, About(self.asked.role, name, vocabulary, self.width, self.asked.hidden, "same"))
+        return folder
+
+    @torch.inference_mode()
+    def exported_scores(self, folder: Path, examples: Sequence[Example]) -> list[list[float]]:
+        head, _ = EquivalenceHead.load(folder)
+        return [head(e.states).double().sigmoid().tolist() for e in examples if isinstance(e, Seen)]

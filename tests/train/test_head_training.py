@@ -1,0 +1,130 @@
+"""Heads beside the reward models: each learns its labels, is written as it was trained, and serves its router."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from divergences import write_divergences
+from label_sets import VOCABULARY, labels, write
+from launches import QUIET, train
+from trl import ModelConfig
+
+from baton.config import NANO_PAIR, EquivalenceConfig, PolicyHeadConfig, TokenConfig
+from baton.generation import Budget, Options, Router, generate
+from baton.nano import problems
+from baton.pair import Pair
+from baton.routers.lookahead import Lookahead
+from baton.routers.policy import Policy
+from baton.routers.segmenter import Segmenter
+from baton.routers.token_router import TokenRouter
+from baton.trace import Trace
+from baton.training.config import StepTraining, Training
+from baton.training.policy import PolicyJob, PolicyTraining
+from baton.training.prm import Job
+from baton.training.tokens import SegmenterJob, SegmenterTraining, TokenRouterJob, TokenTraining, divergent_tokens
+from baton.training.verifier import VerifierJob
+
+pytestmark = pytest.mark.train
+LEARN = {"max_steps": 60, "learning_rate": 3e-3}
+
+
+def run(job: type[Job], fields: type[Any], out: Path, data: Path, model: str = "nano:draft", **given: Any) -> dict:
+    asked = {"batch": 16, "held_out": 0.3, "hidden": 16, **given}
+    training = Training(output_dir=str(out), **{**QUIET, **LEARN})
+    report = job.prepare(fields(data=str(data), **asked), ModelConfig(model_name_or_path=model), training).run()
+    assert report["export_difference"] < 1e-4
+    return report
+
+
+async def answered(scorers: dict[str, Any], router: Router) -> Trace:
+    pair = Pair.load(NANO_PAIR.model_copy(update={"scorers": scorers}), Path())
+    try:
+        question = problems.load("dev", 1)[0].question
+        return await generate(pair, router, question, options=Options(budget=Budget(96, 16)))
+    finally:
+        await pair.close()
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("labels"), labels(200))
+
+
+@pytest.mark.parametrize("inputs", ["all", "logits"])
+async def test_a_token_router_finds_the_tokens_that_lead_another_way(tmp_path: Path, inputs: str):
+    rows = write_divergences(tmp_path / "rows", 120)
+    report = run(TokenRouterJob, TokenTraining, tmp_path / "out", rows, inputs=inputs, balance=True, top=20, blocks=1)
+    found = {row["recall"]: row["fires"] for row in report["recalls"]}
+    # One token in fourteen matters. Log-probabilities tell where tokens may differ, and not what was written.
+    assert report["held_out"]["auc"] > (0.99 if inputs == "all" else 0.9)
+    assert 0 < found[0.5] <= found[0.95] < (0.2 if inputs == "all" else 0.5)
+    scorers = {"token-router": TokenConfig(kind="token", model=str(tmp_path / "out" / "model"))}
+    assert (await answered(scorers, TokenRouter())).tokens() > 0
+
+
+def test_divergences_of_another_tokenizer_or_too_long_are_named(tmp_path: Path):
+    rows = write_divergences(tmp_path / "rows", 3)
+    with pytest.raises(ValueError, match=r"1-of-1\.jsonl: line 1: it is longer than the limit of 10"):
+        divergent_tokens(str(rows), VOCABULARY, 10, 0.5, "refuse")
+    file = rows / "1-of-1.jsonl"
+    file.write_text(file.read_text().replace('"answer_ids": [', '"answer_ids": [99999, ', 1))
+    with pytest.raises(ValueError, match="line 1: it is of another tokenizer"):
+        divergent_tokens(str(rows), VOCABULARY, 2048, 0.5, "refuse")
+    left = divergent_tokens(str(rows), VOCABULARY, 2048, 0.5, "leave_out")
+    assert (len(left.examples), dict(left.left_out)) == (2, {"of another tokenizer": 1})
+    file.write_text(file.read_text().replace('"at": [', '"at": [4000, ', 1))
+    with pytest.raises(ValueError, match="line 1: it is no divergence"):
+        divergent_tokens(str(rows), VOCABULARY, 2048, 0.5, "leave_out")
+
+
+async def test_a_segmenter_learns_where_harm_begins(tmp_path: Path, data: Path):
+    for name, role in (("hand-back", "draft"), ("take-over", "target")):
+        report = run(
+            SegmenterJob, SegmenterTraining, tmp_path / name, data, f"nano:{role}", role=role, blocks=1, top=20
+        )
+        if role == "draft":
+            # The target's doubt puts the harm at the minus, or at one of the digits after it.
+            assert report["held_out"]["auc"] > 0.7
+    scorers = {n: TokenConfig(kind="token", model=str(tmp_path / n / "model")) for n in ("hand-back", "take-over")}
+    assert (await answered(scorers, Segmenter())).tokens() > 0
+
+
+async def test_a_policy_weighs_harm_against_the_price_of_the_target(tmp_path: Path, data: Path):
+    train(tmp_path / "resident", data, kind="resident", held_out=0.3, batch=16, hidden=16, **LEARN)
+    head = str(tmp_path / "resident" / "model")
+    scores = {}
+    for price in (0.01, 20.0):
+        report = run(PolicyJob, PolicyTraining, tmp_path / f"{price}", data, head=head, price=price, temperature=0.2)
+        scores[price] = report["held_out"]["mean_score"]
+    assert report["held_out"]["auc"] > 0.9
+    # A token that costs nothing is the target's as soon as it may help; one that costs much never is.
+    assert scores[0.01] < 0.6 < 0.9 < scores[20.0]
+    scorers = {"policy": PolicyHeadConfig(kind="policy", model=str(tmp_path / "0.01" / "model"))}
+    trace = await answered(scorers, Policy(threshold=0.5))
+    assert trace.decisions
+    assert all(0 <= d.score <= 1 for d in trace.decisions)
+
+
+async def test_a_verifier_learns_which_steps_can_stand_for_each_other(tmp_path: Path):
+    content = labels(200)
+    data = write(tmp_path / "labels", [x for x in content if x.draft_ids != x.target_ids or x.state == 0])
+    report = run(VerifierJob, StepTraining, tmp_path / "out", data, kind="resident")
+    assert report["held_out"]["auc"] > 0.9
+    equal = sum(x.state == 0 and x.draft_ids == x.target_ids for x in content)
+    assert report["data"]["left_out"] == {"equal texts, which need no verifier": equal}
+    scorers = {"same": EquivalenceConfig(kind="equivalence", model=str(tmp_path / "out" / "model"))}
+    trace = await answered(scorers, Lookahead(verifier="same", threshold=0.5, depth=2, asynchronous=False))
+    assert any(helper.by == "same" for helper in trace.helpers)
+
+
+def test_shuffled_labels_teach_a_head_nothing(tmp_path: Path):
+    content = labels(300)
+    chances = [(x.q_draft, x.q_target) for x in content]
+    random.Random(0).shuffle(chances)
+    shuffled = [replace(x, q_draft=q, q_target=t) for x, (q, t) in zip(content, chances, strict=True)]
+    report = run(VerifierJob, StepTraining, tmp_path / "out", write(tmp_path / "labels", shuffled), kind="resident")
+    assert 0.35 < report["held_out"]["auc"] < 0.65
