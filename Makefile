@@ -13,7 +13,7 @@ VLLM_VENV := .venv-vllm
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test test-browser test-vllm test-train bench lint format clean
+.PHONY: demo test test-browser test-vllm test-train test-serve bench lint format clean
 
 demo: $(VENV)/core
 	@mkdir -p runs
@@ -33,6 +33,10 @@ test-vllm: $(VLLM_VENV)/test
 # The first run compiles an operation of DeepSpeed's, which takes a minute or two and a C++ compiler.
 test-train: $(VENV)/train
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest tests/train -m train
+
+# Real servers in processes, asked by real clients.
+test-serve: $(VENV)/serve
+	$(BIN)/python -m pytest tests/serve -m serve
 
 # The report in Chromium: one that is installed, else the system's package (as root), else Playwright's own download.
 test-browser: $(VENV)/browser
@@ -86,6 +90,10 @@ $(VLLM_VENV)/test: pyproject.toml
 
 $(VENV)/train: $(VENV)/test pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[train,track]"
+	@touch $@
+
+$(VENV)/serve: $(VENV)/test pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable ".[test,track,serve,clients,browser]"
 	@touch $@
 
 $(VENV)/browser: $(VENV)/test pyproject.toml

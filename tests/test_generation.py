@@ -56,7 +56,7 @@ def test_a_write_streams_only_what_can_no_longer_be_taken_back():
 
     engines = pair(ScriptedEngine("target", ANSWER), ScriptedEngine("draft", ANSWER))
     trace = run(
-        generate(engines, router(policy), "q", options=Options(), on_text=lambda s, t: seen.append((s.role, t)))
+        generate(engines, router(policy), "q", options=Options(), on_text=lambda s, t, n: seen.append((s.role, t)))
     )
     assert "".join(t for _, t in seen) == trace.text == "one. Wait, two three.\n\nstep.</think>answer"
     assert ("target", "Wait") in seen
@@ -618,7 +618,7 @@ def test_a_character_split_between_two_segments_is_text_of_the_second():
         await gen.write("target")
 
     both = pair(engine, ScriptedEngine("draft", "", vocabulary=engine.vocabulary))
-    trace = run(generate(both, router(policy), "q", options=Options(), on_text=lambda s, t: seen.append(t)))
+    trace = run(generate(both, router(policy), "q", options=Options(), on_text=lambda s, t, n: seen.append(t)))
     assert trace.text == "".join(seen) == "漢字"
     assert [s.text for s in trace.path()] == ["", "漢字"]
 
@@ -676,7 +676,7 @@ def test_a_timeout_keeps_what_was_written_and_is_censored_not_failed():
     seen: list[str] = []
     engines = pair(target, ScriptedEngine("draft", ANSWER))
     trace = run(
-        generate(engines, router(policy), "q", options=Options(timeout=12.5), on_text=lambda s, t: seen.append(t))
+        generate(engines, router(policy), "q", options=Options(timeout=12.5), on_text=lambda s, t, n: seen.append(t))
     )
     assert trace.finish == "timeout"
     assert trace.text == "".join(seen) == "one. Wait, two three.\n\nst", "what was shown is not taken back"
@@ -702,7 +702,7 @@ def test_what_a_write_has_shown_stays_where_it_is_broken_off(how):
         await gen.write("draft")
 
     engines = pair(target, ScriptedEngine("draft", "one. two</think>answer<eos>"))
-    trace = run(generate(engines, router(policy), "q", options=Options(), on_text=lambda s, t: seen.append(t)))
+    trace = run(generate(engines, router(policy), "q", options=Options(), on_text=lambda s, t, n: seen.append(t)))
     assert trace.text == "".join(seen) == "one. two</think>"
     assert [s.ended_by.name for s in trace.path()] == [how, "end_of_thinking"]
 

@@ -133,7 +133,7 @@ async def _run(
     console = Console(highlight=False, soft_wrap=True)
     last: list[Segment] = []
 
-    def show(segment: Segment, text: str) -> None:
+    def show(segment: Segment, text: str, shown: int) -> None:
         text = text if last else text.lstrip()
         if not text:
             return
@@ -961,6 +961,46 @@ def up(
     console = Console(highlight=False, soft_wrap=True)
     with _input():
         run_up(load_pair(pair), _base(pair), host, port, say)
+
+
+@app.command()
+def serve(
+    pair: Annotated[str, typer.Argument(help="`nano` (shipped with Baton) or the path of a pair.yaml.")] = "nano",
+    router: Annotated[str, typer.Option(help="Router of requests that name none.")] = "relaygen",
+    knob: Annotated[list[str] | None, typer.Option(help="Its knob as name=value; repeatable.")] = None,
+    recipe: Annotated[Path | None, typer.Option(help="A recipe whose arms are served too, by their labels.")] = None,
+    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0 takes one that is free.")] = 8000,
+    allow: Annotated[list[str] | None, typer.Option(help="A name that requests may call the server by.")] = None,
+    key_env: Annotated[
+        str | None, typer.Option(help="Environment variable that holds the API keys, separated by commas.")
+    ] = None,
+    slots: Annotated[int, typer.Option(help="Answers written at once.")] = 16,
+    queue: Annotated[int, typer.Option(help="Answers that may wait; further ones are refused.")] = 64,
+    deadline: Annotated[float, typer.Option(help="Longest time of a request, seconds.")] = 600.0,
+    max_tokens: Annotated[int | None, typer.Option(help="Most tokens of an answer.")] = None,
+    body_kb: Annotated[int, typer.Option(help="Largest body of a request, KiB.")] = 1024,
+    stall: Annotated[float, typer.Option(help="Seconds after which a reader who takes nothing is cut off.")] = 30.0,
+    engine_silence: Annotated[float, typer.Option(help="Seconds of silence after which an engine is dead.")] = 60.0,
+    helper_silence: Annotated[float, typer.Option(help="The same of a scorer.")] = 20.0,
+    drain: Annotated[float, typer.Option(help="Longest wait for answers under way after SIGTERM, seconds.")] = 30.0,
+    seed: Annotated[int, typer.Option(help="Seed of greedy requests that give none.")] = 0,
+    log_prompts: Annotated[bool, typer.Option("--log-prompts", help="Write questions to the log.")] = False,
+    show_text: Annotated[bool, typer.Option("--show-text", help="Show answers' text on the live page.")] = False,
+) -> None:
+    """Serve a pair behind an OpenAI-compatible endpoint; requests choose the router by the model's name."""
+    with _input():
+        settings = {
+            "host": host, "port": port, "hosts": tuple(allow or ()), "slots": slots, "queue": queue,
+            "deadline_s": deadline, "max_tokens": max_tokens, "body_bytes": body_kb << 10, "stall_s": stall,
+            "engine_s": engine_silence, "helper_s": helper_silence, "drain_s": drain, "log_prompts": log_prompts,
+            "show_text": show_text,
+        }  # fmt: skip
+        try:
+            from baton.serve import command
+        except ImportError as error:
+            raise ValueError(f"serve: {error.name} is not installed; pip install 'batonlm[serve]'") from None
+        command.serve(pair, router, _knobs(knob or []), recipe, settings, key_env, seed)
 
 
 def _base(pair_path: str) -> Path:

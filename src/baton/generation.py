@@ -11,7 +11,17 @@ import codecs
 import hashlib
 import itertools
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, overload
@@ -98,6 +108,8 @@ class Options:
     """Seconds; the answer is then closed with finish `timeout`, its tokens so far kept."""
     optimistic: bool = False
     """While a score is pending, start the segment that would follow if the step is accepted."""
+    top: int = 0
+    """Likeliest tokens that are read at each token of the answer, beside those that the router reads."""
 
     def messages(self, question: str) -> list[dict[str, str]]:
         """The conversation that a question stands in."""
@@ -115,8 +127,9 @@ class Router(Protocol):
     async def __call__(self, gen: Generation) -> None: ...
 
 
-OnText = Callable[[Segment, str], None]
-"""Called with each piece of kept text as soon as it can no longer be taken back."""
+OnText = Callable[[Segment, str, int], None]
+"""Called with each piece of kept text as soon as it can no longer be taken back, and with the number of its segment's
+tokens that have been shown by then."""
 
 
 @dataclass(slots=True, eq=False)
@@ -267,6 +280,7 @@ class Generation:
         options: Options,
         *,
         trace: Trace,
+        prompts: Mapping[Role, Sequence[int]] | None = None,
         on_text: OnText | None = None,
         replay: Trace | None = None,
         states: frozenset[Role] = frozenset(),
@@ -284,9 +298,10 @@ class Generation:
         self._lead = self._roles[0]
         reference = self._vocabulary[self._lead]
         self._one_vocabulary = all(reference.shares_ids(v) for v in self._vocabulary.values())
-        messages = options.messages(question)
-        prompts = {r: e.render(messages, thinking=options.thinking) for r, e in pair.engines.items()}
-        trace.prompts = {str(r): ids for r, ids in prompts.items()}
+        if prompts is None:
+            messages = options.messages(question)
+            prompts = {r: e.render(messages, thinking=options.thinking) for r, e in pair.engines.items()}
+        trace.prompts = {str(r): list(ids) for r, ids in prompts.items()}
         thinks = options.thinking and reference.thinks
         root = Segment(id=0, parent=None, branch=0, role=Role.INSERTED, kind=Kind.INSERT, kept=True)
         self._head = self._root = _Node(
@@ -708,7 +723,7 @@ class Generation:
         self.trace.finish = self.trace.finish or self._finish or "stopped"
         self.trace.seconds = self._now()
         if (rest := self._decoder.decode(b"", final=True)) and self._on_text:
-            self._on_text(self._head.segment, rest)
+            self._on_text(self._head.segment, rest, len(self._head.segment.ids))
 
     # Internals: the tree --------------------------------------------------------------------------------------------
 
@@ -744,10 +759,10 @@ class Generation:
         total = budget.tokens - (budget.answer_reserve if node.phase is Phase.THINKING else 0)
         return max(0, total - node.used)
 
-    @staticmethod
-    def _wanted(until: Sequence[Boundary], read: Read) -> Read:
-        """What is to be read, with the features that boundaries look at."""
-        return read | Read(features=frozenset(w.feature for w in until if isinstance(w, When)))
+    def _wanted(self, until: Sequence[Boundary], read: Read) -> Read:
+        """What is to be read, with the features that boundaries look at and what the options ask of every token."""
+        features = frozenset(w.feature for w in until if isinstance(w, When))
+        return read | Read(features=features, top=self.options.top)
 
     def _new(
         self,
@@ -910,9 +925,12 @@ class Generation:
             self._finish = "length"
 
     def _close_thinking(self) -> None:
-        """Ends thinking where only the answer's reserve is left."""
+        """Ends thinking where only the answer's reserve is left, and the text where nothing is kept back for one."""
         if not self._finish and self._head.phase is Phase.THINKING and self._room(self._head) == 0:
-            self.insert(THINK_END, RESERVE_REACHED)
+            if self.options.budget.answer_reserve:
+                self.insert(THINK_END, RESERVE_REACHED)
+            else:
+                self._finish = "length"
 
     def _break_off(self, node: _Node) -> None:
         """Ends a segment that is streamed: keeps what the reader has seen of it."""
@@ -926,6 +944,7 @@ class Generation:
             if sibling is not node:
                 self._discard(sibling)
         self._settle(node, node.segment.ids[: node.shown])
+        node.segment.features = {name: values[: node.shown] for name, values in node.segment.features.items()}
         self._keep(node)
 
     def _discard(self, node: _Node) -> None:
@@ -1047,6 +1066,9 @@ class Generation:
         if chunk.ids:
             got.append(chunk)
             segment.ids.extend(chunk.ids)
+            if self.options.top:
+                # Whoever reads the text while it grows reads this beside it.
+                segment.features.setdefault("top", []).extend(chunk.top)
             segment.sampled += len(chunk.ids)
             if segment.first is None:
                 segment.first = chunk.first - self._start
@@ -1089,7 +1111,7 @@ class Generation:
         if self._on_text is not None:
             vocabulary = self._vocabulary[self._lead if segment.role is Role.INSERTED else segment.role]
             if text := self._decoder.decode(vocabulary.bytes_of(ids)):
-                self._on_text(segment, text)
+                self._on_text(segment, text, upto)
 
     # Internals: helpers ---------------------------------------------------------------------------------------------
 
@@ -1265,10 +1287,15 @@ async def generate(
     options: Options,
     question_id: str = "",
     sample: int = 0,
+    prompts: Mapping[Role, Sequence[int]] | None = None,
+    trace: Trace | None = None,
     on_text: OnText | None = None,
     replay: Trace | None = None,
 ) -> Trace:
     """Writes one answer under `router` and returns its trace.
+
+    `prompts` are token ids by role, in place of the question as each model's template has it: of a conversation, or of
+    plain text. `trace` is an empty one to write in, for who wants to see it grow, or to have it whatever happens.
 
     A generation that runs into `options.timeout` returns with finish `timeout`. One that fails raises: a failure is
     never an answer.
@@ -1277,18 +1304,14 @@ async def generate(
         EngineError: an engine or scorer failed; `retryable` says whether trying again makes sense.
         RouterError: the router asked for something that cannot be.
     """
-    trace = Trace(
-        question=question_id or question,
-        question_text=question,
-        sample=sample,
-        router=router.name,
-        knobs=knobs(router),
-        pair=pair.name,
-        seed=options.seed,
-    )
+    trace = trace if trace is not None else Trace()
+    trace.question, trace.question_text, trace.sample = question_id or question, question, sample
+    trace.router, trace.knobs, trace.pair, trace.seed = router.name, knobs(router), pair.name, options.seed
     asked = (pair.scorers.get(name) for name in getattr(router, "scorers", ()))
     states = frozenset(role for scorer in asked for role in getattr(scorer, "states", ()))
-    gen = Generation(pair, question, options, trace=trace, on_text=on_text, replay=replay, states=states)
+    gen = Generation(
+        pair, question, options, trace=trace, prompts=prompts, on_text=on_text, replay=replay, states=states
+    )
     try:
         async with asyncio.timeout(options.timeout) as deadline:
             await router(gen)
@@ -1297,8 +1320,22 @@ async def generate(
             raise
         trace.finish = "timeout"
     finally:
-        await gen.close()
+        await _to_the_end(gen.close())
     return trace
+
+
+async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
+    """Awaits `work` even if cancelled meanwhile, and is cancelled then: what is freed half way stays occupied."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    task.result()
+    if cancelled is not None:
+        raise cancelled
 
 
 def knobs(router: Router) -> dict[str, Any]:

@@ -43,6 +43,8 @@ class Vocabulary:
     """Whether the model's chat template or vocabulary has a thinking phase."""
     control: Mapping[int, str] = field(default_factory=dict)
     """Ids that are control tokens, with their literal form."""
+    begin: Sequence[int] = ()
+    """Ids that the model wants before a text that is no conversation."""
 
     @cached_property
     def fingerprint(self) -> str:
@@ -139,6 +141,7 @@ class Vocabulary:
             end_of_thinking=think_end,
             thinks=think_end is not None or THINK_END in str(template),
             control=control,
+            begin=[i for i in tokenizer.encode("") if i not in ends],
         )
 
 

@@ -467,8 +467,12 @@ async def test_features_equal_those_of_a_full_forward(engine: TransformersEngine
     assert [f[TOP_PROB] for f in got] == pytest.approx(ordered[:, 0].tolist(), abs=1e-5)
     values, ids = logprobs.topk(3, -1)
     top = written.all("top")
-    assert [[i for i, _ in row] for row in top] == ids.tolist()
-    assert [v for row in top for _, v in row] == pytest.approx(values.flatten().tolist(), abs=1e-4)
+    assert [[i for i, _ in row[:3]] for row in top] == ids.tolist()
+    assert [v for row in top for _, v in row[:3]] == pytest.approx(values.flatten().tolist(), abs=1e-4)
+    # The token that was drawn is told too, behind the likeliest ones if it is none of them.
+    own = [dict(row)[i] for i, row in zip(written.ids, top, strict=True)]
+    assert own == pytest.approx(logprobs[torch.arange(25), torch.tensor(written.ids)].tolist(), abs=1e-4)
+    assert {len(row) for row in top} == {3, 4}
 
 
 async def test_only_what_was_asked_is_read(engine: TransformersEngine) -> None:
@@ -477,7 +481,12 @@ async def test_only_what_was_asked_is_read(engine: TransformersEngine) -> None:
     )
     assert not any(plain.all(name) for name in ("features", "top", "hidden"))
     assert [set(f) for f in asked.all("features")] == [{ENTROPY}] * 10
-    assert [len(t) for t in asked.all("top")] == [2] * 10
+    likeliest = [row[:2] for row in asked.all("top")]
+    assert [len(t) for t in likeliest] == [2] * 10
+    assert all(
+        {i for i, _ in row} == {i for i, _ in first} | {own}
+        for row, first, own in zip(asked.all("top"), likeliest, asked.ids, strict=True)
+    )
 
 
 async def test_features_reach_the_matcher(engine: TransformersEngine) -> None:

@@ -125,27 +125,53 @@ def key(trace: Trace) -> Key:
     return trace.extra["pass"], trace.extra["arm"], trace.question, trace.sample
 
 
+@dataclass(slots=True)
+class Tally:
+    """Tokens that were computed for an answer, of all segments of its trace."""
+
+    target_sampled: int = 0
+    draft_sampled: int = 0
+    prefill: int = 0
+    """Prefix tokens that were in no cache."""
+    unaccepted: int = 0
+    """Tokens of a speculation that the target verified in vain."""
+    stepped: int = 0
+    forwards: int = 0
+    """Tokens that the target sampled in segments that ran to their end, and the forwards they took."""
+    discarded: int = 0
+    overshoot: int = 0
+    helper: int = 0
+    """Probes, scores and log-probabilities."""
+
+
+def tally(trace: Trace) -> Tally:
+    """Adds up the tokens of a trace."""
+    t = Tally(helper=sum(call.tokens for call in trace.helpers))
+    for s in trace.segments:
+        if s.role is Role.INSERTED:
+            continue
+        t.prefill += s.prompt - s.cached
+        if s.role is Role.TARGET:
+            t.target_sampled += s.sampled
+            t.unaccepted += s.proposed - s.accepted
+            if s.ended_by is None or s.ended_by.name != CANCELLED.name:
+                t.stepped, t.forwards = t.stepped + s.sampled, t.forwards + s.sampled - s.accepted
+        else:
+            t.draft_sampled += s.sampled
+        if s.kind is Kind.PROBE:
+            t.helper += s.sampled
+        elif s.kind is Kind.WRITE:
+            t.overshoot += s.overshoot
+            t.discarded += s.sampled - s.overshoot - s.kept_tokens
+    return t
+
+
 def record(trace: Trace, models: Mapping[str, Architecture] | None = None) -> Record:
     """Reduces a trace that the harness wrote (`extra` has its pass, arm, level and grade).
 
     `models` are those of `Pair.architectures`; without them FLOPs are not known.
     """
-    sampled: dict[str, int] = defaultdict(int)
-    discarded = overshoot = probed = prefill = unaccepted = stepped = forwards = 0
-    for s in trace.segments:
-        if s.role is Role.INSERTED:
-            continue
-        sampled[s.role] += s.sampled
-        prefill += s.prompt - s.cached
-        if s.role is Role.TARGET:
-            unaccepted += s.proposed - s.accepted
-            if s.ended_by is None or s.ended_by.name != CANCELLED.name:
-                stepped, forwards = stepped + s.sampled, forwards + s.sampled - s.accepted
-        if s.kind is Kind.PROBE:
-            probed += s.sampled
-        elif s.kind is Kind.WRITE:
-            overshoot += s.overshoot
-            discarded += s.sampled - s.overshoot - s.kept_tokens
+    tokens = tally(trace)
     return Record(
         key=_interned(key(trace)),
         level=trace.extra.get("level"),
@@ -160,15 +186,15 @@ def record(trace: Trace, models: Mapping[str, Architecture] | None = None) -> Re
         client=trace.extra.get("client"),
         target=trace.tokens(Role.TARGET),
         draft=trace.tokens(Role.DRAFT),
-        target_sampled=sampled[Role.TARGET],
-        draft_sampled=sampled[Role.DRAFT],
-        prefill=prefill,
-        stepped=(stepped, forwards),
-        unaccepted=unaccepted,
+        target_sampled=tokens.target_sampled,
+        draft_sampled=tokens.draft_sampled,
+        prefill=tokens.prefill,
+        stepped=(tokens.stepped, tokens.forwards),
+        unaccepted=tokens.unaccepted,
         flops=None if models is None else spent(trace, models),
-        discarded=discarded,
-        overshoot=overshoot,
-        helper=probed + sum(call.tokens for call in trace.helpers),
+        discarded=tokens.discarded,
+        overshoot=tokens.overshoot,
+        helper=tokens.helper,
         steps=sum(bool(step.strip()) for step in trace.text.split("\n\n")),
         switches=trace.switches,
         switch_seconds=_handover(trace),

@@ -116,7 +116,8 @@ class Read:
     """Features asked of a segment, by token or at its end.
 
     `features` are numbers of each token's predictive distribution before any sampling filter, at temperature 1
-    (entropy in nats). `top` asks for that many (id, log-probability) pairs a token. `hidden` asks for the last
+    (entropy in nats). `top` asks for that many (id, log-probability) pairs a token, likeliest first, and the sampled
+    token's own behind them if it is not among them. `hidden` asks for the last
     hidden state that predicts each token (`"tokens"`: `[tokens, width]`) or the state of the last kept token
     (`"end"`: `[width]`).
     """
@@ -298,6 +299,8 @@ class Engine(ABC):
     """What a forward of its model costs; None where the engine does not know the model's configuration."""
     drafting: Architecture | None = None
     """The same of the model that proposes tokens, if one does."""
+    context: int | None = None
+    """Most tokens of a sequence; None where the engine does not know."""
 
     @classmethod
     def load(

@@ -28,6 +28,14 @@ def wanted(read: Read, entropy: int) -> int | None:
     return count or None
 
 
+def top(likely: Likely, count: int, sampled: int) -> list[tuple[int, float]]:
+    """The `count` likeliest, and the sampled token's own pair behind them if it is not among them but known."""
+    chosen = list(likely[:count])
+    if any(token == sampled for token, _ in chosen):
+        return chosen
+    return chosen + [pair for pair in likely[count:] if pair[0] == sampled][:1]
+
+
 def features(likely: Likely, which: frozenset[Feature]) -> dict[Feature, float]:
     """The numbers in `which`. Margin and top probability are exact; the entropy counts what is not known as one token,
     which makes it a lower bound."""

@@ -117,6 +117,11 @@ class Server:
     # What the sessions call.
 
     @property
+    def context(self) -> int | None:
+        """Most tokens of a sequence, as far as the server has said."""
+        return self._ability.context if self._ability is not None else None
+
+    @property
     def stops(self) -> bool:
         """As `PrefixEngine.stops`: in text no token id can be named."""
         return self._ability is None or self._ability.ids_out
@@ -435,12 +440,12 @@ class Server:
 
 
 def _read(chunk: Chunk, rows: Sequence[Mapping[str, float]], read: Read) -> None:
-    for row in rows:
+    for sampled, row in zip(chunk.ids, rows, strict=True):
         likely = likelihood.ranked({int(token.removeprefix(TOKEN)): logprob for token, logprob in row.items()})
         if read.features:
             chunk.features.append(likelihood.features(likely, read.features))
         if read.top:
-            chunk.top.append(likely[: read.top])
+            chunk.top.append(likelihood.top(likely, read.top, sampled))
 
 
 def _cached(usage: Mapping[str, Any] | None) -> int:
@@ -526,6 +531,11 @@ class OpenAIEngine(Engine):
             total["waiting"] += server.seen.get("waiting", 0.0)
             total["running"] += running - server.seen.get("waiting", 0.0)
         return total
+
+    @property
+    def context(self) -> int | None:  # type: ignore[override]
+        """As `Engine.context`; known once a server that says it was asked for something."""
+        return min((size for server in self.servers if (size := server.context) is not None), default=None)
 
     def forget(self) -> None:
         for server in self.servers:

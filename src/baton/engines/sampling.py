@@ -76,6 +76,13 @@ def top(logits: Tensor, count: int) -> list[list[tuple[int, float]]]:
     return [list(zip(i, v, strict=True)) for i, v in zip(ids.tolist(), values.tolist(), strict=True)]
 
 
+def logprobs(logits: Tensor, tokens: Sequence[int]) -> list[float]:
+    """Log-probability in nats of each row's token."""
+    own = torch.tensor(tokens, device=logits.device)[:, None]
+    found: list[float] = logits.double().log_softmax(-1).gather(-1, own)[:, 0].tolist()
+    return found
+
+
 def scores(logits: Tensor, ids: Sequence[int], temperature: float = 1.0) -> list[TokenScore]:
     """How each row sees the id given for it."""
     logprobs = (logits.double() / temperature).log_softmax(-1)

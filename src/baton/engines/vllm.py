@@ -276,12 +276,12 @@ class Replica:
             raise EngineError(f"vLLM sampled ids past the tokenizer's {self._size}; are the model's weights its own?")
         if logprobs is None:
             return
-        for row in logprobs:
+        for sampled, row in zip(chunk.ids, logprobs, strict=True):
             likely = likelihood.ranked({i: entry.logprob for i, entry in row.items()})
             if read.features:
                 chunk.features.append(likelihood.features(likely, read.features))
             if read.top:
-                chunk.top.append(likely[: read.top])
+                chunk.top.append(likelihood.top(likely, read.top, sampled))
 
     def _speculated(self, usage: Usage, before: tuple[int, int, int]) -> None:
         """vLLM counts for all requests together: a request's share is by its tokens among those sampled meanwhile."""
@@ -325,6 +325,7 @@ class VllmEngine(Engine):
         self.replicas, self.vocabulary, self.speculation = list(replicas), vocabulary, speculation
         self._tokenizer, self._cache_bytes = tokenizer, cache_bytes
         self.architecture, self.drafting = architecture, drafting
+        self.context = min(replica.context for replica in self.replicas)
 
     @classmethod
     def load(

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from baton.engines import sampling
+from baton.engines import likelihood, sampling
 from baton.engines.base import Call, Chunk, EngineError, Prefix, TokenScore, Usage
 from baton.engines.grounding import Watch
 from baton.engines.kv import Cache, Pool
@@ -188,7 +188,7 @@ class Sample(Row):
         if call.read.features:
             chunk.features.append(reads.features)
         if call.read.top:
-            chunk.top.append(reads.top[: call.read.top])
+            chunk.top.append(reads.top)
         if call.read.hidden == "tokens":
             chunk.hidden.append(reads.hidden)
         self.decided = call.matcher.push(token, reads.features, reads.top, reads.hidden) or len(self.ids) >= call.cap
@@ -632,11 +632,13 @@ class Worker(threading.Thread):
             begins = accumulate((1 + len(row.proposed) for row in rows), initial=0)
             kept = [n for begin, run in zip(begins, runs, strict=False) for n in range(begin, begin + len(run))]
             logits, at = logits[kept], [at[n] for n in kept]
-        return self._read(readers, logits, states, at)
+        return self._read(readers, [token for run in runs for token in run], logits, states, at)
 
     @staticmethod
-    def _read(rows: Sequence[Sample], logits: Tensor, states: Tensor, where: list[int]) -> list[Reads]:
-        """What each row's call asked to read; numbers are computed for all rows where any asks."""
+    def _read(
+        rows: Sequence[Sample], tokens: Sequence[int], logits: Tensor, states: Tensor, where: list[int]
+    ) -> list[Reads]:
+        """What each row's call asked to read of its token; numbers are computed for all rows where any asks."""
         wishes = [row.call.read for row in rows]
         reads = [Reads() for _ in rows]
         if any(wish.features for wish in wishes):
@@ -644,8 +646,10 @@ class Worker(threading.Thread):
                 read.features = {feature: numbers[feature] for feature in wish.features}
         count = max(wish.top for wish in wishes)
         if count:
-            for read, pairs in zip(reads, sampling.top(logits, count), strict=True):
-                read.top = pairs
+            likely, own = sampling.top(logits, count), sampling.logprobs(logits, tokens)
+            for read, wish, pairs, sampled in zip(reads, wishes, likely, zip(tokens, own, strict=True), strict=True):
+                if wish.top:
+                    read.top = likelihood.top([*pairs, sampled], wish.top, sampled[0])
         if any(wish.hidden for wish in wishes):
             for read, state in zip(reads, states[where], strict=True):
                 read.hidden = state

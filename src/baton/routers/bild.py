@@ -37,6 +37,7 @@ class Bild:
     name: ClassVar[str] = "bild"
     needs_one_vocabulary: ClassVar[bool] = True
     one_token_calls: ClassVar[bool] = True
+    takes_tokens: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         share("bild.fallback", self.fallback)

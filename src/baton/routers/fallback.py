@@ -31,7 +31,7 @@ class Fallback(Wearing):
 
     router: Router = field(metadata={"router": True})
     """The router it wears: a name, or `{router: ..., knobs: ...}`."""
-    function: str | Writer
+    function: str | Writer = field(metadata={"code": True})
     """The callable, or `package.module:function`."""
 
     name: ClassVar[str] = "fallback"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from baton.generation import Generation
@@ -30,7 +30,9 @@ class Majority:
     """Answers."""
     role: str = "draft"
     """Who writes them: `draft` or `target`."""
-    extract: str | Callable[[str], str | None] = "baton.bench.grading:last_boxed"
+    extract: str | Callable[[str], str | None] = field(
+        default="baton.bench.grading:last_boxed", metadata={"code": True}
+    )
     r"""What tells the result from an answer's text (None for none): `package.module:function`. The last `\boxed{}`."""
 
     name: ClassVar[str] = "majority"

@@ -66,6 +66,7 @@ class RelayGenCompat:
     """A call that gives nothing closes the thinking."""
 
     name: ClassVar[str] = "relaygen-compat"
+    takes_tokens: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         at_least("relaygen-compat.guard", self.guard, 0)

@@ -24,6 +24,10 @@ class Wearing:
     def one_token_calls(self) -> bool:
         return bool(getattr(self.router, "one_token_calls", False))
 
+    @property
+    def takes_tokens(self) -> bool:
+        return bool(getattr(self.router, "takes_tokens", False))
+
 
 class Worn:
     """Passes every word to the generation it stands for, but those that a subclass redefines."""

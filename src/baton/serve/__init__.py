@@ -1,0 +1,1 @@
+"""`baton serve`: a pair and its routers behind an OpenAI-compatible endpoint."""
