@@ -141,7 +141,7 @@ class _Node:
     phase: Phase
     """Phase after this node."""
     used: int
-    """Tokens of both models on the path up to and with this node."""
+    """Tokens on the path up to and with this node that count towards the budget: both models', and budgeted text."""
     branches: tuple[tuple[int, int], ...] = ()
     """(position, branch) of every node on the path that is not branch 0."""
     until: tuple[Boundary, ...] = ()
@@ -162,6 +162,8 @@ class _Node:
     tries: int = 0
     """Segments begun after it, or after empty ones behind it."""
     matcher: SegmentMatcher | None = None
+    counted: bool = True
+    """Whether its tokens count towards the budget."""
     streamed: bool = False
     shown: int = 0
     """Tokens handed to the reader."""
@@ -378,6 +380,11 @@ class Generation:
         """Seeded randomness: the same for the same run seed, question, sample and `key`."""
         return random.Random(self._seed(key))
 
+    @property
+    def replaying(self) -> bool:
+        """Whether an answer that was written before is written again."""
+        return self._replay is not None
+
     def observe(self, name: str, value: T) -> T:
         """Records what the router read from the clock or from load; in a replay, gives what was recorded then."""
         if self._replay is not None:
@@ -490,18 +497,21 @@ class Generation:
         first = self._begin(self._role(role), tuple(until), self._node(after), branch, wanted, left)
         return self._call(self._complete(first, role, until, read), [first._node])
 
-    def insert(self, text: str, why: str, after: Segment | None = None) -> Segment:
+    def insert(self, text: str, why: str, after: Segment | None = None, budgeted: bool = False) -> Segment:
         """Text that neither model wrote; it stays outside the target share. `why` goes into the trace.
 
         Committed at the head, or uncommitted after `after`. What follows an end of thinking in it is a segment of the
-        answer, and the one returned.
+        answer, and the one returned. `budgeted` text stands in for a model's: it counts towards the budget, and is cut
+        where that is spent.
         """
         ids = self._encode(self._vocabulary[self._lead], text)
         at = self._node(after)
         while True:
-            segment = self._attach(Role.INSERTED, Kind.INSERT, ids, at, keep=after is None, detail=why)
+            segment = self._attach(
+                Role.INSERTED, Kind.INSERT, ids, at, keep=after is None, detail=why, counted=budgeted
+            )
             at, ids = self._node(segment), ids[len(segment.ids) :]
-            if not ids or self._finish or segment.ended_by is END_OF_TEXT:
+            if not ids or self._finish or segment.ended_by in (END_OF_TEXT, BUDGET):
                 return segment
 
     def append(self, role: str, ids: Sequence[int], after: Segment | None = None) -> Segment:
@@ -857,8 +867,7 @@ class Generation:
             data = parent.held + vocabulary.bytes_of(segment.ids)
             whole = len(data) - (0 if segment.ended_by is END_OF_TEXT else unfinished(data))
             segment.text, node.held = data[:whole].decode("utf-8", errors="replace"), data[whole:]
-        written = len(segment.ids) if segment.role is not Role.INSERTED else 0
-        node.used = parent.used + written
+        node.used = parent.used + (len(segment.ids) if node.counted else 0)
         node.tail = (parent.tail + segment.text)[-CONTEXT_CHARACTERS:]
         node.phase = Phase.ANSWER if segment.ended_by is END_OF_THINKING else parent.phase
 
@@ -873,14 +882,23 @@ class Generation:
         return at
 
     def _attach(
-        self, role: Role, kind: Kind, ids: list[int], parent: _Node, *, keep: bool = True, detail: str | None = None
+        self,
+        role: Role,
+        kind: Kind,
+        ids: list[int],
+        parent: _Node,
+        *,
+        keep: bool = True,
+        detail: str | None = None,
+        counted: bool = True,
     ) -> Segment:
         """Adds given tokens below `parent`, up to whatever ends a segment, and commits them if asked to `keep`."""
         if self._finish:
             raise RouterError(f"{kind}: the answer is finished; check gen.finished")
         vocabulary = self._vocabulary[self._lead if role is Role.INSERTED else role]
         node = self._new(role, kind, parent, (), NOTHING, 0)
-        room = None if role is Role.INSERTED else self._room(parent)
+        node.counted = counted
+        room = self._room(parent) if counted else None
         thinking = parent.phase is Phase.THINKING
         matcher = SegmentMatcher((), vocabulary, context=parent.tail, thinking=thinking, cap=room)
         ended = any(matcher.push(i) for i in ids)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,12 +14,15 @@ from baton import routers
 from baton.boundary import STEP
 from baton.engines.base import EngineError
 from baton.gate import Threshold
-from baton.generation import Generation, Options, generate
+from baton.generation import RESERVE_REACHED, Budget, Generation, Options, generate
 from baton.routers.bail_out import BailOut
 from baton.routers.budget import BudgetRouter
 from baton.routers.draft import Draft
 from baton.routers.fallback import Fallback
+from baton.routers.lookahead import Lookahead
 from baton.routers.random import Random
+from baton.routers.specguard import SpecGuard
+from baton.routers.specreason import SpecReason
 from baton.routers.steady import Steady
 from baton.trace import Trace
 from scripted import ScriptedEngine, ScriptedScorer, pair
@@ -56,12 +60,21 @@ class Gated:
                 await gen.write("target", [STEP])
 
 
-def answer(router, draft=TARGET, question="q", **scores) -> Trace:
-    value = scores.get("value", lambda r: 0.1 if "evil" in r.step else 0.9)
-    engines = pair(
-        ScriptedEngine("target", TARGET), ScriptedEngine("draft", draft), prm=ScriptedScorer(value, delay=0.1)
-    )
-    return run(generate(engines, router, question, options=Options()))
+def steps_of(step: str, n: int = 8):
+    """A model that writes `n` steps, whoever wrote the last one, and then the answer."""
+
+    def script(text: str, seed: int) -> str:
+        if "</think>" in text:
+            return "answer<eos>"
+        return step if text.count("\n\n") < n else "</think>answer<eos>"
+
+    return script
+
+
+def answer(router, draft=TARGET, question="q", target=TARGET, value=None, **options) -> Trace:
+    scorer = ScriptedScorer(value or (lambda r: 0.1 if "evil" in r.step else 0.9), delay=0.1)
+    engines = pair(ScriptedEngine("target", target), ScriptedEngine("draft", draft), prm=scorer)
+    return run(generate(engines, router, question, options=Options(**options)))
 
 
 def writers(trace: Trace) -> str:
@@ -113,6 +126,16 @@ def test_an_async_callable_is_awaited_and_an_empty_text_ends_the_answer():
     assert trace.finish == "stopped"
 
 
+def test_a_callable_that_never_ends_spends_the_budget_like_a_model():
+    router, thinking = Fallback(Gated(), lambda question, text: "good.\n\n"), lambda r: float("answer" in r.step)
+    trace = answer(router, steps_of("evil.\n\n", 99), value=thinking, budget=Budget(20, 5))
+    assert (trace.answer, trace.finish) == ("answer", "end_of_text")
+    given = [s for s in trace.path() if s.detail == "fallback"]
+    assert sum(len(s.ids) for s in given) == 15
+    assert [s.detail for s in trace.path() if s.role == "inserted" and s not in given] == [RESERVE_REACHED]
+    assert trace.tokens("target") == 0
+
+
 def test_a_callable_that_fails_is_an_engine_error_with_its_name():
     def broken(question: str, text: str) -> str:
         raise KeyError("no such order")
@@ -140,11 +163,52 @@ def test_a_budget_rejects_the_worst_steps_of_an_answer_up_to_its_share():
     assert shares[0.25] < shares[0.5]
 
 
+def test_a_budget_leaves_decisions_alone_that_look_at_no_score():
+    marks = lambda text, seed: "9" if text.endswith(": ") else steps_of("good one.\n\n")(text, seed)  # noqa: E731
+    router = BudgetRouter(SpecReason(step_tokens=3), share=0.0, expected_tokens=40)
+    trace = answer(router, steps_of("good one two.\n\n"), target=marks, budget=Budget(12, 0))
+    cut = [d for d in trace.decisions if d.reason == "cut short at step_tokens"]
+    assert cut
+    assert not any(d.outcome for d in cut), "a step that was cut short is no step, whatever the budget"
+
+
 def test_steady_moves_its_knob_until_the_share_holds():
     router = Steady(Random(share=0.9), share=0.4, knob="share", gain=0.3)
     shares = [answer(router, question=f"q{n}").target_share for n in range(60)]
     assert abs(sum(shares[30:]) / 30 - 0.4) < 0.08
     assert router.value < 0.6
+
+
+def test_steady_can_hold_the_rate_of_calls_to_the_target_in_place_of_its_share():
+    # The target's versions of steps are longer than the draft's, so a rate of calls is no share of tokens.
+    chance = lambda r: random.Random(f"{r.question} {r.before}").random()  # noqa: E731
+    router = Steady(Gated(threshold=0.9), share=0.3, of="calls", gain=0.3)
+    target, draft = steps_of("good one two three one two three.\n\n"), steps_of("good.\n\n")
+    traces = [answer(router, draft, f"q{n}", target, chance) for n in range(60)]
+    rates = [writers(t).count("t") / len(writers(t)) for t in traces]
+    assert abs(sum(rates[20:]) / 40 - 0.3) < 0.08
+    assert sum(t.target_share for t in traces[20:]) / 40 > 0.4
+
+
+def test_steady_keeps_a_knob_to_the_values_that_its_router_takes(caplog):
+    router = Steady(Random(share=0.9), share=1.0, knob="share", gain=2.0)
+    for n in range(6):
+        answer(router, question=f"q{n}")
+    assert router.value == 1.0
+    assert "is outside 0 to 1" in caplog.text
+    ahead = Steady(Lookahead("exact", depth=2, whole_steps=False), share=0.0, knob="depth", gain=0.4)
+    depths = [t.observations[0].value for t in (answer(ahead, question=f"q{n}") for n in range(4))]
+    assert all(isinstance(d, int) for d in depths), "half a step cannot be drafted"
+
+
+def test_steady_knows_from_the_router_which_way_a_knob_goes():
+    ahead = Steady(Lookahead("exact", depth=2, whole_steps=False), share=0.9, knob="depth", gain=1.0)
+    trace = answer(ahead)
+    assert trace.target_share < 0.9
+    assert ahead.value < 2, "fewer drafts, more of the target"
+    told = Steady(Lookahead("exact", depth=2, whole_steps=False), share=0.9, knob="depth", gain=1.0, rises=True)
+    answer(told)
+    assert told.value > 2
 
 
 def test_steady_raises_the_alarm_when_the_knob_leaves_its_range(caplog):
@@ -162,6 +226,17 @@ def test_a_steady_generation_replays_with_the_knob_it_had():
     router = Steady(Random(share=0.5), share=0.2, knob="share", gain=1.0)
     first = answer(router)
     assert router.value != 0.5
+    engines = pair(ScriptedEngine("target", TARGET), ScriptedEngine("draft", TARGET))
+    before = router.value
+    again = run(generate(engines, router, "q", options=Options(), replay=first))
+    assert writers(again) == writers(first)
+    assert router.value == before, "a replay teaches nothing"
+
+
+def test_a_steady_generation_without_an_alarm_replays_where_the_knob_is_out_of_range_by_now():
+    router = Steady(Random(share=0.5), share=1.0, knob="share", gain=0.5, low=0.3, high=0.7)
+    first, *later = [answer(router, question="q") for _ in range(4)]
+    assert any(o.name == "drift" for t in later for o in t.observations)
     engines = pair(ScriptedEngine("target", TARGET), ScriptedEngine("draft", TARGET))
     again = run(generate(engines, router, "q", options=Options(), replay=first))
     assert writers(again) == writers(first)
@@ -202,6 +277,10 @@ def test_a_worn_router_that_proposes_target_steps_cannot_fall_back():
         async def __call__(self, gen: Generation) -> None:
             await gen.propose("target", [STEP])
 
-    with pytest.raises(RouterError, match="only written ones can be replaced"):
-        answer(Fallback(Proposes(), lambda q, t: "x"))
+    several = ScriptedScorer(lambda r: 0.0)
+    engines = pair(ScriptedEngine("target", TARGET), ScriptedEngine("draft", TARGET), embedding=several)
+    for router in (Proposes(), Lookahead("exact"), SpecGuard(n=2, threshold=1.1)):
+        with pytest.raises(RouterError, match="only written ones can be replaced"):
+            run(generate(engines, Fallback(router, lambda q, t: "x"), "q", options=Options()))
+    assert not engines.engines["target"].log, "the target has written nothing"
     assert answer(Fallback(Draft(), lambda q, t: "x")).target_share == 0.0

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from baton.flops import Architecture
 from baton.gate import Threshold
 from baton.generation import Budget, Options, Router, generate
 from baton.pair import Pair
+from baton.routers.checks import is_whole
 from baton.routers.target import Target
 from baton.trace import Trace
 
@@ -133,7 +134,7 @@ def find_knob(
     if span is None and "vary" not in about:
         raise ValueError(f"vary: {router}.{name} declares no range; give one: --range LOW,HIGH")
     low, high = span or _ranges(cls, knobs).get(name) or about["vary"]
-    if span is not None and _is_whole(known[name]):
+    if span is not None and is_whole(known[name]):
         low, high = int(low), int(high)
     return Knob(name, low, high, about.get("rises"), bool(about.get("log")), fixed=span is not None)
 
@@ -144,11 +145,6 @@ def _ranges(cls: type[Any], knobs: Mapping[str, Any]) -> Mapping[str, tuple[floa
         return {}
     ranges: Mapping[str, tuple[float, float]] = cls(**knobs).ranges
     return ranges
-
-
-def _is_whole(f: Any) -> bool:
-    declared = f.metadata.get("vary", (f.default if f.default is not MISSING else 0.0,))
-    return isinstance(declared[0], int) and not isinstance(declared[0], bool)
 
 
 async def operating_points(

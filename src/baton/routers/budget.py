@@ -6,7 +6,7 @@ import bisect
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from baton.gate import Gate, Threshold
+from baton.gate import Constant, Gate, Threshold
 from baton.generation import Generation, Router
 from baton.routers.worn import Wearing, Worn
 from baton.trace import Segment
@@ -19,7 +19,8 @@ class BudgetRouter(Wearing):
     Before each decision the rate at which steps may still be rejected is what is left of `share` over what is left of
     an answer of the expected length; the threshold is that quantile of the scores that steps get. So early caution
     tightens the gate later, and an answer that went well until now can afford a rewrite (RSD's best gate under a
-    budget is a threshold at a quantile of the draft's score: arXiv 2501.19324).
+    budget is a threshold at a quantile of the draft's score: arXiv 2501.19324). A decision that looks at no score (a
+    step that was cut short, a coin) stays what it is.
 
     Use it when: the cost of each answer must be held, not only that of the average one.
     """
@@ -52,6 +53,8 @@ class _Spending(Worn):
         self._scores = sorted(policy.scores)
 
     def decide(self, gate: Gate, node: Segment, score: float, reason: str = "", **more: Any) -> bool:
+        if isinstance(gate, Constant):
+            return self._gen.decide(gate, node, score, reason, **more)
         bisect.insort(self._scores, score)
         rate = self._rate()
         # The quantile below which `rate` of the scores lie: those steps are the ones that the budget pays for.

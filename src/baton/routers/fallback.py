@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 from baton.boundary import Boundary
 from baton.engines.base import NOTHING, EngineError, Read
@@ -18,13 +18,21 @@ from baton.trace import Segment
 Writer = Callable[[str, str], str | Awaitable[str]]
 """Given the question and the answer so far, the text that comes next."""
 
+OTHER_WAYS_TO_WRITE = frozenset(("start", "propose", "candidates", "complete", "append"))
+"""Words of a `Generation`, beside `write`, by which a role's text comes into the tree."""
+
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class Fallback(Wearing):
     """Wears another router; where that would have the target write, a user's callable gives the text.
 
     The callable is `function(question, text_so_far) -> str`, plain or async: a retrieval, a human, a tool, a third
-    model behind an API. What it gives is inserted text, outside the target share; an empty string ends the answer.
+    model behind an API. What it gives is inserted text, outside the target share; it counts towards the budget like a
+    model's, and an empty string ends the answer. What the worn router asks of the target beside text (a mark, the
+    log-probabilities of a step) it still asks of the target. A router that chooses among several versions of the
+    target's is refused.
 
     Use it when: what should replace a rejected step is no language model, or not one of the pair.
     """
@@ -70,17 +78,17 @@ class _Replaced(Worn):
             raise EngineError(f"fallback.function: failed with {type(error).__name__}: {error}") from error
         if not text:
             raise _SilentError
-        return gen.insert(str(text), why="fallback")
+        return gen.insert(str(text), why="fallback", budgeted=True)
 
-    def start(self, role: str, *args: Any, **more: Any) -> Any:
-        _refuse(role)
-        return self._gen.start(role, *args, **more)
-
-    async def propose(self, role: str, *args: Any, **more: Any) -> Segment:
-        _refuse(role)
-        return await self._gen.propose(role, *args, **more)
+    def __getattr__(self, name: str) -> Any:
+        word = super().__getattr__(name)
+        return _refusing_the_target(word) if name in OTHER_WAYS_TO_WRITE else word
 
 
-def _refuse(role: str) -> None:
-    if role == "target":
-        raise RouterError("fallback: the worn router proposes target steps; only written ones can be replaced")
+def _refusing_the_target(word: Callable[..., T]) -> Callable[..., T]:
+    def checked(role: str, *args: Any, **more: Any) -> T:
+        if role == "target":
+            raise RouterError("fallback: the worn router proposes target steps; only written ones can be replaced")
+        return word(role, *args, **more)
+
+    return checked
