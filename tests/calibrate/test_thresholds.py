@@ -338,11 +338,34 @@ def test_a_worn_routers_knob_is_reached_by_a_dot():
         find_knob("fallback", {})
 
 
+@pytest.mark.parametrize(
+    ("router", "knobs", "main"),
+    [
+        ("rsd", {}, "threshold"),
+        ("rsd", {"gate": "constant"}, "p"),
+        ("rsd", {"gate": "logistic"}, "threshold"),
+        ("lookahead", {}, "threshold"),
+        ("lookahead", {"verifier": "exact"}, "depth"),
+        ("hybrid", {}, "depth"),
+        ("hybrid", {"scorer": "prm"}, "threshold"),
+    ],
+)
+def test_a_knob_that_does_nothing_beside_the_others_is_not_searched(router, knobs, main):
+    assert find_knob(router, knobs).name == main
+
+
+def test_a_knob_that_does_nothing_beside_the_others_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"rsd\.p does nothing beside gate=binary; vary threshold"):
+        find_knob("rsd", {"gate": "binary"}, "p")
+    with pytest.raises(ValueError, match="'rsd' has no knob that moves its target share"):
+        find_knob("rsd", {"gate": "clipping"})
+
+
 def test_a_knob_without_a_declared_range_needs_one():
     with pytest.raises(ValueError, match=r"rsd\.alpha declares no range; give one: --range LOW,HIGH"):
         find_knob("rsd", {}, "alpha")
     assert find_knob("rsd", {}, "alpha", (1.0, 20.0)).high == 20.0
-    with pytest.raises(ValueError, match="rsd has no knob 'treshold'; use one of threshold, p"):
+    with pytest.raises(ValueError, match="rsd has no knob 'treshold'; use one of threshold"):
         find_knob("rsd", {}, "treshold")
     with pytest.raises(ValueError, match="range: 2 is not below 1"):
         find_knob("rsd", {}, "threshold", (2.0, 1.0))

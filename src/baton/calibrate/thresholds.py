@@ -122,7 +122,8 @@ def find_knob(
         found = find_knob(str(inner.get("router")), inner.get("knobs") or {}, rest, span)
         return replace(found, name=vary or "")
     known = {f.name: f for f in fields(cls) if f.init}
-    declared = [name for name, f in known.items() if "vary" in f.metadata]
+    idle = cls.idle(knobs) if hasattr(cls, "idle") else set()
+    declared = [name for name, f in known.items() if "vary" in f.metadata and name not in idle]
     if vary is None and not declared:
         wears = next((name for name, f in known.items() if f.metadata.get("router")), None)
         remedy = f"name one of the router it wears: --vary {wears}.KNOB" if wears else "there is nothing to calibrate"
@@ -130,6 +131,11 @@ def find_knob(
     name = vary or declared[0]
     if name not in known:
         raise ValueError(f"vary: {router} has no knob {name!r}; use one of {', '.join(declared or known)}")
+    if name in idle:
+        given = ", ".join(f"{k}={v}" for k, v in knobs.items()) or "its other knobs"
+        raise ValueError(
+            f"vary: {router}.{name} does nothing beside {given}; vary {' or '.join(declared) or 'another'}"
+        )
     about = known[name].metadata
     if span is None and "vary" not in about:
         raise ValueError(f"vary: {router}.{name} declares no range; give one: --range LOW,HIGH")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from baton.boundary import SENTENCE, STEP, Boundary, Cap, Cues
 from baton.gate import Threshold
@@ -67,6 +68,11 @@ class Hybrid:
     @property
     def scorers(self) -> tuple[str, ...]:
         return (*((self.scorer,) if self.scorer else ()), *(self.lookahead.scorers if self.depth else ()))
+
+    @staticmethod
+    def idle(knobs: Mapping[str, Any]) -> set[str]:
+        """Knobs that do nothing beside `knobs`."""
+        return set() if knobs.get("scorer") else {"threshold"}
 
     async def __call__(self, gen: Generation) -> None:
         switch = Cues(self.cues)

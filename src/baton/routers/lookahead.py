@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -121,6 +121,11 @@ class Lookahead:
     @property
     def scorers(self) -> tuple[str, ...]:
         return () if self.verifier in {"target", "random", "exact"} else (self.verifier,)
+
+    @staticmethod
+    def idle(knobs: Mapping[str, Any]) -> set[str]:
+        """Knobs that do nothing beside `knobs`."""
+        return {"threshold"} if knobs.get("verifier") == "exact" else set()
 
     @property
     def gate(self) -> Gate:

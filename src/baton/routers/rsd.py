@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from baton.boundary import STEP, Cap
 from baton.gate import GATES, Constant, Gate, Logistic, Threshold, make_gate
@@ -73,6 +74,12 @@ class RSD:
             Logistic.name: {"alpha": self.alpha, "delta": self.threshold},
         }
         return make_gate(self.gate, **knobs.get(self.gate, {}))
+
+    @staticmethod
+    def idle(knobs: Mapping[str, Any]) -> set[str]:
+        """Knobs that the gate among `knobs` does not have."""
+        has = {"constant": {"p"}, "binary": {"threshold"}, "logistic": {"threshold"}}
+        return {"p", "threshold"} - has.get(knobs.get("gate", "binary"), set())
 
     async def __call__(self, gen: Generation) -> None:
         gate, until = self.acceptance, [STEP, Cap(self.step_tokens)]
