@@ -320,6 +320,8 @@ class Generation:
         self._turns: dict[tuple[Role, str], list[int]] = {}
         self._finish = ""
         self._serial = next(_SERIAL)
+        self.shown = 0
+        """Tokens of both models that the reader has: they stay, whatever the router does."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     # State ----------------------------------------------------------------------------------------------------------
@@ -397,13 +399,25 @@ class Generation:
         self.trace.observations.append(Observation(name, value, self._now()))
         return value
 
+    @property
+    def replaying(self) -> bool:
+        """Whether observations come from a trace: what a router would wait for has been decided."""
+        return self._replay is not None
+
     def load(self, role: str) -> int:
         """Requests of other answers that `role`'s engine runs or queues now: an observation, so it is replayed."""
         role = self._role(role)
-        metrics = self.pair.engines[role].metrics()
         mine = sum(lease.busy for lease in self._leases[role])
-        others = int(metrics.get("running", 0) + metrics.get("waiting", 0)) - mine
-        return self.observe(f"load of the {role}", max(0, others))
+        return self.observe(f"load of the {role}", max(0, self.requests(role) - mine))
+
+    def requests(self, role: str) -> int:
+        """Requests that `role`'s engine runs or queues now. What a router makes of it, it has to `observe`."""
+        metrics = self.pair.engines[self._role(role)].metrics()
+        return int(metrics.get("running", 0) + metrics.get("waiting", 0))
+
+    def speculate(self, role: str, on: bool) -> bool:
+        """Switches the token-level speculation of `role`'s engine, for all its answers; whether the engine can."""
+        return self.pair.engines[self._role(role)].speculate(on)
 
     # Writing --------------------------------------------------------------------------------------------------------
 
@@ -1121,6 +1135,7 @@ class Generation:
             return
         node.shown = upto
         if segment.role is not Role.INSERTED:
+            self.shown += len(ids)
             now = self._now()
             if self.trace.first_token is None:
                 self.trace.first_token = now

@@ -12,10 +12,10 @@ from baton.bench.grading import last_boxed
 from baton.boundary import SENTENCE, STEP
 from baton.config import PairConfig, validate
 from baton.engines.base import Sampling, Speculation
-from baton.engines.simulated import SimulatedEngine
+from baton.engines.simulated import SharedGpu, SimulatedEngine
 from baton.generation import Budget, Generation, Options, generate
 from baton.pair import Pair
-from baton.plan.costs import Costs
+from baton.plan.costs import Costs, Sharing
 from baton.routers.draft import Draft
 from baton.routers.target import Target
 from baton.trace import Role, Trace
@@ -212,3 +212,36 @@ def test_a_pair_is_loaded_from_a_file_of_costs(tmp_path):
     ):
         with pytest.raises(ValueError, match=said):
             load({"engine": "simulated", **target})
+
+
+@pytest.mark.parametrize(("keeps", "together"), [(0.5, 1.0), (1.0, 0.5), (0.75, 2 / 3)])
+def test_two_models_on_one_gpu_slow_each_other_while_both_compute(keeps: float, together: float):
+    given = costs(
+        target={"token_s": 0.02, "tokens": 10}, draft={"token_s": 0.02, "tokens": 10},
+        sharing={"target": keeps, "draft": keeps},
+    )  # fmt: skip
+    assert given.sharing is not None
+    gpu = SharedGpu(given.sharing)
+    made = Pair("simulated", {role: SimulatedEngine(role, given, gpu=gpu) for role in (Role.TARGET, Role.DRAFT)})
+
+    async def scene() -> tuple[float, float]:
+        alone = (await answer(made, Target())).seconds
+        both = await asyncio.gather(answer(made, Target()), answer(made, Draft()))
+        return alone, max(trace.seconds for trace in both)
+
+    alone, both = run(scene())
+    assert both == pytest.approx(2 * together * alone, rel=0.03)
+
+
+def test_a_shared_gpu_gives_the_rest_of_a_forward_its_own_speed():
+    gpu = SharedGpu(Sharing(target=0.5, draft=0.25))
+
+    async def draft() -> float:
+        await asyncio.sleep(0.4)
+        return await gpu.compute(Role.DRAFT, 0.4, 0.1)
+
+    async def scene() -> list[float]:
+        return await asyncio.gather(gpu.compute(Role.TARGET, 0.0, 1.0), draft())
+
+    # The draft's 0.1 s take 0.4 s, in which the target does 0.2 s of its own.
+    assert run(scene()) == pytest.approx([1.2, 0.8])

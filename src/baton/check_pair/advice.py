@@ -49,7 +49,7 @@ CUED = frozenset(("relaygen", "relaygen-compat", "hybrid"))
 BRANCHED = frozenset(("gsi", "specs", "specguard", "majority", "best-of-n", "beam"))
 TALKED_TO = frozenset(("specreason", "confspec"))
 BASELINES = frozenset(("target", "draft", "random"))
-WRAPPERS = frozenset(("bail-out", "budget", "steady", "fallback"))
+WRAPPERS = frozenset(("bail-out", "budget", "steady", "fallback", "load-aware"))
 
 
 class Verdict(StrEnum):

@@ -340,6 +340,13 @@ class Engine(ABC):
             "speculative",
         )
 
+    def speculate(self, on: bool) -> bool:
+        """Optional: switches token-level speculation for the forwards to come, in the middle of answers, too.
+
+        Whether it did: an engine without speculation, or whose speculation is fixed, returns False.
+        """
+        return False
+
     @abstractmethod
     def open(self, prompt: Sequence[int]) -> Session:
         """A session whose prefixes all begin with `prompt` (token ids)."""

@@ -7,7 +7,8 @@ wait in line for a slot when all are taken. A forward takes
     token_s x slowdown(requests) x (1 + cost x tokens that speculation proposes) x noise
     + prefill_token_s x tokens that it reads for the first time + context_s x tokens of context
 
-of the costs of `baton plan` (`plan/costs.py`). A request pays `call_s` before it gets in line.
+of the costs of `baton plan` (`plan/costs.py`). A request pays `call_s` before it gets in line. Two models that share
+their GPUs (`sharing`) slow each other while both compute (`SharedGpu`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -40,10 +42,59 @@ from baton.engines.base import (
 )
 from baton.engines.language import Writer
 from baton.flops import Architecture
-from baton.plan.costs import Costs, load_costs
+from baton.plan.costs import Costs, Sharing, load_costs
 from baton.trace import Role
 
 COUNTS = ("steps", "rows", "tokens_sampled", "tokens_prefilled", "tokens_cached", "tokens_proposed", "tokens_accepted")
+
+
+class SharedGpu:
+    """What two models compute on: a forward is slowed for as long as one of the other model is under way."""
+
+    def __init__(self, sharing: Sharing):
+        self._keeps = {Role.TARGET: sharing.target, Role.DRAFT: sharing.draft}
+        self._busy: set[Role] = set()
+        self._waiters: dict[Role, asyncio.Future[float]] = {}
+
+    async def compute(self, role: Role, start: float, seconds: float) -> float:
+        """A forward that begins at `start` (the loop's clock) and takes `seconds` alone; returns when it ends."""
+        loop = asyncio.get_running_loop()
+        self._turn(role, start, busy=True)
+        at, left, end = start, seconds, start
+        try:
+            while True:
+                speed = self._keeps[role] if len(self._busy) > 1 else 1.0
+                end = at + left / speed
+                waiter = self._waiters[role] = loop.create_future()
+                timer = loop.call_at(end, _resolve, waiter, end)
+                changed = await waiter
+                timer.cancel()
+                if changed >= end:
+                    return end
+                left -= max(0.0, changed - at) * speed
+                at = max(at, changed)
+        except asyncio.CancelledError:
+            end = loop.time()
+            raise
+        finally:
+            self._waiters.pop(role, None)
+            self._turn(role, end, busy=False)
+
+    def _turn(self, role: Role, when: float, busy: bool) -> None:
+        """Tells the other model's forward that this one's begins or ends."""
+        (self._busy.add if busy else self._busy.discard)(role)
+        for other, waiter in self._waiters.items():
+            if other is not role:
+                _resolve(waiter, when)
+
+
+def _resolve(waiter: asyncio.Future[float], when: float) -> None:
+    if not waiter.done():
+        waiter.set_result(when)
+
+
+_GPUS: WeakValueDictionary[Path, SharedGpu] = WeakValueDictionary()
+"""By the file of the costs: both roles of a pair are loaded from it, one by one."""
 
 
 @dataclass(eq=False)
@@ -72,7 +123,11 @@ class SimulatedEngine(Engine):
 
     kind = "simulated"
 
-    def __init__(self, role: Role, costs: Costs, max_batch: int = 32, speculative: Speculation | None = None):
+    def __init__(
+        self, role: Role, costs: Costs, max_batch: int = 32, speculative: Speculation | None = None,
+        gpu: SharedGpu | None = None,
+    ):  # fmt: skip
+        """`gpu` is what it shares with the engine of the other role."""
         if speculative is not None and costs.speculation is None:
             raise LoadError(
                 f"{speculative.method!r} needs `speculation` (acceptance, cost) in the costs of {costs.name!r}; add it",
@@ -80,6 +135,8 @@ class SimulatedEngine(Engine):
             )
         self.role, self.costs, self.max_batch, self.speculation = role, costs, max_batch, speculative
         self.model = costs.target if role is Role.TARGET else costs.draft
+        self.gpu = gpu
+        self._proposes = speculative is not None
         if (size := self.model.parameters) is not None:
             self.architecture = Architecture(size, body=size)
         self.vocabulary = language.vocabulary()
@@ -111,10 +168,17 @@ class SimulatedEngine(Engine):
             costs = load_costs(Path(file))
         except ConfigError as error:
             raise LoadError(str(error)) from None
-        return cls(Role(role), costs, max_batch, speculative)
+        gpu = None
+        if costs.sharing is not None:
+            gpu = _GPUS.setdefault(Path(file).resolve(), SharedGpu(costs.sharing))
+        return cls(Role(role), costs, max_batch, speculative, gpu)
 
     def speculating(self, speculative: Speculation | None) -> SimulatedEngine:
-        return SimulatedEngine(self.role, self.costs, self.max_batch, speculative)
+        return SimulatedEngine(self.role, self.costs, self.max_batch, speculative, self.gpu)
+
+    def speculate(self, on: bool) -> bool:
+        self._proposes = on and self.speculation is not None
+        return self.speculation is not None
 
     def open(self, prompt: Sequence[int]) -> Session:
         return _SimulatedSession(self, tuple(prompt))
@@ -152,8 +216,12 @@ class SimulatedEngine(Engine):
                     self.running.append(request)
             if not self.running:
                 return
-            now += self._forward_seconds()
-            await asyncio.sleep(max(0.0, now - loop.time()))
+            seconds = self._forward_seconds()
+            if self.gpu is None:
+                now += seconds
+                await asyncio.sleep(max(0.0, now - loop.time()))
+            else:
+                now = await self.gpu.compute(self.role, now, seconds)
             self.counts["steps"] += 1
             for request in self.running:
                 self._advance(request, now)
@@ -171,6 +239,10 @@ class SimulatedEngine(Engine):
     def _propose(self) -> float:
         """Has speculation propose tokens to every request that samples; returns what that adds to a forward."""
         if self.speculation is None or self.costs.speculation is None:
+            return 0.0
+        if not self._proposes:
+            for r in self.running:
+                r.proposed = 0
             return 0.0
         for r in self.running:
             room = r.call.cap - len(r.call.matcher.ids) - 1 if r.call is not None else 0

@@ -160,6 +160,10 @@ class TransformersEngine(Engine):
         draft = _proposing(speculative, str(model.device), str(model.dtype).removeprefix("torch."))
         return TransformersEngine(model, self._tokenizer, speculative=speculative, draft=draft, **self._settings)
 
+    def speculate(self, on: bool) -> bool:
+        self._worker.speculates = on
+        return self.speculation is not None
+
     def open(self, prompt: Sequence[int]) -> Session:
         return TransformersSession(self._worker, Place(Prefix(prompt)))
 

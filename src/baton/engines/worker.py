@@ -307,6 +307,8 @@ class Worker(threading.Thread):
     ):  # fmt: skip
         super().__init__(name="baton-worker", daemon=True)
         self.network, self.speculator = network, speculator
+        self.speculates = True
+        """Set by another thread; read before each forward."""
         self.geometry, self.context = network.geometry, network.context
         self.max_batch, self.max_batch_tokens, self.threads = max_batch, max_batch_tokens, threads
         self.pool = Pool(self.geometry, cache_bytes)
@@ -414,7 +416,7 @@ class Worker(threading.Thread):
         chosen = self._choose()
         if not chosen:
             return
-        if self.speculator is not None:
+        if self.speculator is not None and self.speculates:
             self._speculate(self.speculator, chosen)
         chosen.sort(key=lambda choice: len(choice[0].next(choice[1])) > 1)
         parts = [Part(row.cache, row.next(count), row.logits_of(count), row.watch) for row, count in chosen]

@@ -285,6 +285,14 @@ class Speculation(Strict):
     """Whether the draft's engine speculates as well, with the same gain."""
 
 
+class Sharing(Strict):
+    """Two models on the same GPUs: the share of its own speed that each keeps while the other computes too. 0.5 and 0.5
+    where their steps take turns, 1 and 1 where neither is slowed."""
+
+    target: float = Field(gt=0, le=1)
+    draft: float = Field(gt=0, le=1)
+
+
 class Simulation(Strict):
     """What the `simulated` engine writes. A plan takes nothing from it."""
 
@@ -310,6 +318,8 @@ class Costs(Strict):
     gate: GateCosts = GateCosts()
     cue: CueCosts | None = None
     speculation: Speculation | None = None
+    sharing: Sharing | None = None
+    """Of the GPUs by both models, in the `simulated` engine; each has its own if null."""
     parallel: int = Field(default=8, ge=1)
     """Budget M: tokens that the target may compute side by side for one answer."""
     widest: int = Field(default=4, ge=1)

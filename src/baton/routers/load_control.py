@@ -1,0 +1,132 @@
+"""Which of a few modes all answers in flight are written in: the one that has proved fastest at the present load."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import ceil, log2
+
+UNKNOWN_LOSS = 0.25
+"""Share of a trial's time that is taken to be lost where nothing is known of a mode; what it gains at half the load is
+taken off."""
+HOPELESS = 1.25
+"""Times the target alone: a trial that takes so long after a quarter of its window ends there."""
+STALE = 40
+"""Windows after which what is known of a mode is tried again, if that is affordable."""
+
+
+class Mode(StrEnum):
+    """How answers are written, in the order in which a rising load takes things away."""
+
+    RELAY = "relay"
+    PLAIN = "relay without speculation"
+    ALONE = "target alone"
+
+
+@dataclass(slots=True)
+class Window:
+    """Tokens and answer-seconds of a stretch of time."""
+
+    tokens: int = 0
+    seconds: float = 0.0
+
+    def add(self, tokens: int, seconds: float) -> None:
+        self.tokens += tokens
+        self.seconds += seconds
+
+    @property
+    def pace(self) -> float:
+        """Seconds a token of an answer."""
+        return self.seconds / self.tokens
+
+
+@dataclass(slots=True)
+class Known:
+    """What a mode took at a load, and when that was last measured, in windows."""
+
+    pace: float
+    at: int
+
+
+@dataclass
+class LoadControl:
+    """Measures the pace of all answers together, window by window, at loads that double.
+
+    The fastest mode known at the present load is in force. Another one is tried only while what trials have lost
+    against the target alone stays within `regret` of all the time; but one answer by itself begins with the relay.
+    """
+
+    regret: float
+    window: int
+    """Tokens of an answer that a window has, in the mean over those in flight."""
+    least: int
+    """Tokens of a window."""
+    modes: tuple[Mode, ...] = (Mode.RELAY, Mode.ALONE)
+    mode: Mode = Mode.RELAY
+    """In force."""
+    known: dict[tuple[int, Mode], Known] = field(default_factory=dict)
+    spent: float = 0.0
+    """Answer-seconds."""
+    lost: float = 0.0
+    """Of them, what relaying took longer than the target alone, less what it gained since."""
+    _level: int = -1
+    _windows: int = 0
+    _pure: Window = field(default_factory=Window)
+
+    def passed(self, load: int, tokens: int, seconds: float, pure: bool) -> None:
+        """So many tokens and answer-seconds have passed at a load of `load` answers; `pure` if all of them were in
+        the mode in force."""
+        level = ceil(log2(max(1, load)))
+        self.spent += seconds
+        if level != self._level:
+            self._level = level
+            self._choose()
+            return
+        alone = self.known.get((level, Mode.ALONE))
+        if alone is not None and not (pure and self.mode is Mode.ALONE):
+            self.lost = max(0.0, self.lost + seconds - tokens * alone.pace)
+        if pure:
+            self._pure.add(tokens, seconds)
+        if self._pure.tokens >= max(self.least, self.window * load) * (0.25 if self._hopeless() else 1.0):
+            self._measured()
+            self._choose()
+
+    def _hopeless(self) -> bool:
+        alone = self.known.get((self._level, Mode.ALONE))
+        return alone is not None and self._pure.seconds > HOPELESS * alone.pace * self._pure.tokens
+
+    def _measured(self) -> None:
+        """Keeps a window's pace, half of it new where one was known."""
+        self._windows += 1
+        pace, before = self._pure.pace, self.known.get((self._level, self.mode))
+        if before is not None:
+            pace = (pace + before.pace) / 2
+        self.known[self._level, self.mode] = Known(pace, self._windows)
+
+    def _choose(self) -> None:
+        """Puts the best mode in force, or one to be tried."""
+        self._pure = Window()
+        paces = {mode: known for mode in self.modes if (known := self.known.get((self._level, mode))) is not None}
+        if not paces:
+            # One answer by itself is what routers are tuned for; the more there are, the less is certain.
+            self.mode = self.modes[0] if self._level == 0 else Mode.ALONE
+            return
+        best = min(paces, key=lambda mode: paces[mode].pace)
+        self.mode = next((mode for mode in self.modes if mode is not best and self._worth(mode, paces, best)), best)
+
+    def _worth(self, mode: Mode, paces: dict[Mode, Known], best: Mode) -> bool:
+        """Whether a mode that is not the best known is to be tried now."""
+        known = paces.get(mode)
+        if known is not None and self._windows - known.at < STALE:
+            return False
+        if mode is Mode.ALONE:
+            # What all losses are counted against.
+            return True
+        loss = known.pace / paces[best].pace - 1 if known is not None else UNKNOWN_LOSS - self._gain_below(mode)
+        seconds = paces[best].pace * max(self.least, self.window << self._level)
+        return self.lost + loss * seconds <= self.regret * self.spent
+
+    def _gain_below(self, mode: Mode) -> float:
+        """What a mode gains over the target alone at half the load; 0 where that is not known."""
+        mine, alone = (self.known.get((self._level - 1, m)) for m in (mode, Mode.ALONE))
+        return alone.pace / mine.pace - 1 if mine is not None and alone is not None else 0.0
