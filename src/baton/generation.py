@@ -399,11 +399,6 @@ class Generation:
         self.trace.observations.append(Observation(name, value, self._now()))
         return value
 
-    @property
-    def replaying(self) -> bool:
-        """Whether observations come from a trace: what a router would wait for has been decided."""
-        return self._replay is not None
-
     def load(self, role: str) -> int:
         """Requests of other answers that `role`'s engine runs or queues now: an observation, so it is replayed."""
         role = self._role(role)
