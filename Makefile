@@ -13,7 +13,7 @@ VLLM_VENV := .venv-vllm
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test test-browser test-vllm test-train test-serve bench lint format clean
+.PHONY: demo test test-browser test-vllm test-train test-serve from-nothing bench lint format clean
 
 demo: $(VENV)/core
 	@mkdir -p runs
@@ -37,6 +37,12 @@ test-train: $(VENV)/train
 # Real servers in processes, asked by real clients.
 test-serve: $(VENV)/serve
 	$(BIN)/python -m pytest tests/serve -m serve
+
+# Label, train, calibrate and compare on the nano pair: docs/from-nothing-to-a-router.md.
+QUESTIONS ?= 60
+TEST ?= 40
+from-nothing: $(VENV)/train
+	PATH="$(CURDIR)/$(BIN):$$PATH" PYTHON=$(BIN)/python scripts/from_nothing.sh $(QUESTIONS) $(TEST)
 
 # The report in Chromium: one that is installed, else the system's package (as root), else Playwright's own download.
 test-browser: $(VENV)/browser

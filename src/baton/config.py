@@ -341,6 +341,14 @@ NANO_PAIR = PairConfig(
         "confidence": ConfidenceConfig(kind="confidence", role="draft"),
         "prm": PrmConfig(kind="prm", model="nano:prm"),
         "prm-correct": PrmConfig(kind="prm", model="nano:prm-correct"),
+        "resident": ResidentConfig(kind="resident", model="nano:resident"),
+        "resident-target": ResidentConfig(kind="resident", model="nano:resident-target"),
+        "policy": PolicyHeadConfig(kind="policy", model="nano:policy"),
+        "equivalence": EquivalenceConfig(kind="equivalence", model="nano:verifier"),
+        "hand-back": TokenConfig(kind="token", model="nano:hand-back"),
+        "take-over": TokenConfig(kind="token", model="nano:take-over"),
+        "token-router": TokenConfig(kind="token", model="nano:token-router"),
+        "token-router-logits": TokenConfig(kind="token", model="nano:token-router-logits"),
     },
 )
 """The pair that is shipped with the package; a recipe calls it `nano`."""

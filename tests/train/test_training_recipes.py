@@ -10,25 +10,46 @@ import yaml
 from launches import CONFIGS, ROOT
 from trl import ModelConfig, TrlParser
 
+from baton.config import load_divergence_recipe, load_label_recipe
 from baton.training.config import StepTraining, Training
 from baton.training.fit import dry_run
+from baton.training.policy import PolicyTraining
+from baton.training.tokens import SegmenterTraining, TokenTraining
 
 pytestmark = pytest.mark.train
-RECIPES = sorted(p for p in ROOT.glob("recipes/*/train/*.yaml") if p.stem in ("prm", "resident"))
+FIELDS: dict[str, tuple[str, type[StepTraining]]] = {
+    "prm": ("train_prm", StepTraining),
+    "resident": ("train_prm", StepTraining),
+    "token-router": ("train_token_router", TokenTraining),
+    "token-router-logits": ("train_token_router", TokenTraining),
+    "hand-back": ("train_segmenter", SegmenterTraining),
+    "take-over": ("train_segmenter", SegmenterTraining),
+    "policy": ("train_policy", PolicyTraining),
+    "verifier": ("train_verifier", StepTraining),
+}
+"""By recipe, its script and the script's fields."""
+PAIRS = ("nano", "qwen3-32b-1.7b", "r1-distill-32b-1.5b", "qwen2.5-math-7b-1.5b")
+RECIPES = sorted(p for p in ROOT.glob("recipes/*/train/*.yaml") if p.stem in FIELDS)
 
 
-def test_every_pair_has_both_recipes():
-    assert {(p.parents[1].name, p.stem) for p in RECIPES} >= {
-        (pair, kind)
-        for pair in ("nano", "qwen3-32b-1.7b", "r1-distill-32b-1.5b", "qwen2.5-math-7b-1.5b")
-        for kind in ("prm", "resident")
-    }
+def test_every_pair_has_a_recipe_of_each_kind():
+    assert {(p.parents[1].name, p.stem) for p in RECIPES} == {(pair, kind) for pair in PAIRS for kind in FIELDS}
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_every_pair_says_how_its_labels_are_made(pair: str):
+    base = ROOT / "recipes" / pair
+    for recipe in (load_label_recipe(base / "label.yaml"), load_divergence_recipe(base / "divergences.yaml")):
+        assert recipe.config.split != "test"
+    judged = load_divergence_recipe(base / "divergences.yaml").config
+    assert judged.judge in judged.pair.scorers
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda p: f"{p.parents[1].name}-{p.stem}")
 def test_a_recipe_fits_and_says_how_it_is_launched(path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(ROOT)
-    parser = TrlParser((StepTraining, ModelConfig, Training))
+    script, fields = FIELDS[path.stem]
+    parser = TrlParser((fields, ModelConfig, Training))
     asked, model, training = parser.parse_args_and_config(["--config", str(path), "--dry-run", "--use_cpu", "true"])
     told = dry_run(asked, model, training)
     assert told["fits"], told["memory_gib"]
@@ -38,6 +59,7 @@ def test_a_recipe_fits_and_says_how_it_is_launched(path: Path, monkeypatch: pyte
     named = ROOT / launch[3]
     assert named.parent == CONFIGS
     assert named.stem == {"single": "cpu"}.get(asked.strategy, asked.strategy)
+    assert f"scripts/{script}.py" in launch
     assert ROOT / launch[launch.index("--config") + 1] == path
     if asked.processes > 1:
         assert launch[launch.index("--num_processes") + 1] == str(asked.processes)

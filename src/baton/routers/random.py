@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from baton.boundary import SENTENCE, STEP
 from baton.generation import Generation
 from baton.routers.checks import one_of
-
-UNITS = {"sentence": SENTENCE, "step": STEP}
+from baton.routers.units import UNITS
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
-from baton.boundary import STEP, Cap
+from baton.boundary import Cap
 from baton.gate import GATES, Constant, Gate, Logistic, Threshold, make_gate
 from baton.generation import Generation
+from baton.routers.units import UNITS, tokens_of, unit_boundary
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,11 @@ class RSD:
     """Score the target's rewrite too, and keep the draft's step where that scored higher."""
     step_tokens: int = 2048
     """Most tokens of a step."""
+    unit: str = "step"
+    """What is written before it is judged: a `step`, as published, a `sentence`, `20 tokens`, up to a discourse cue
+    (`cues`), or up to the token that a scorer of kind `token` gives away (its name)."""
+    profile: Path | None = field(default=None, metadata={"path": True, "pair": "cues"})
+    """Cue profile for the unit `cues`; the pair's own if left out."""
 
     name: ClassVar[str] = "rsd"
 
@@ -54,6 +61,8 @@ class RSD:
             raise ValueError(f"rsd.gate: {self.gate!r} is unknown; use one of {', '.join(GATES)}")
         if self.n < 1:
             raise ValueError(f"rsd.n: {self.n} drafts leave nothing to gate; use 1 or more")
+        if self.unit == "cues" and self.profile is None:
+            raise ValueError("rsd.profile: missing for unit cues; make one with `baton calibrate cues`")
         if self.step_tokens < 1:
             raise ValueError(f"rsd.step_tokens: {self.step_tokens} leaves no step; use 1 or more")
         try:
@@ -63,7 +72,8 @@ class RSD:
 
     @property
     def scorers(self) -> tuple[str, ...]:
-        return (self.scorer,)
+        own = self.unit in UNITS or self.unit == "cues" or tokens_of(self.unit) is not None
+        return (self.scorer,) if own else (self.scorer, self.unit)
 
     @property
     def acceptance(self) -> Gate:
@@ -82,7 +92,7 @@ class RSD:
         return {"p", "threshold"} - has.get(knobs.get("gate", "binary"), set())
 
     async def __call__(self, gen: Generation) -> None:
-        gate, until = self.acceptance, [STEP, Cap(self.step_tokens)]
+        gate, until = self.acceptance, [unit_boundary(gen, self.unit, self.profile), Cap(self.step_tokens)]
         while not gen.finished:
             steps = await gen.candidates("draft", until, self.n)
             scores = await gen.score(steps, by=self.scorer)

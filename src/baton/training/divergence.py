@@ -25,7 +25,7 @@ from baton.config import load_divergence_recipe, pair_options
 from baton.generation import Generation, Options, RouterError, generate
 from baton.pair import Pair
 from baton.records import appendable, read_lines, write_line
-from baton.routers.random import UNITS
+from baton.routers.units import UNITS
 from baton.scorers.base import together
 from baton.trace import Segment
 from baton.vocabulary import Vocabulary
