@@ -1003,6 +1003,22 @@ def serve(
         command.serve(pair, router, _knobs(knob or []), recipe, settings, key_env, seed)
 
 
+@app.command()
+def chat(
+    url: Annotated[str, typer.Argument(help="Address of a `baton serve`.")] = "http://127.0.0.1:8000",
+    key_env: Annotated[str | None, typer.Option(help="Environment variable that holds the API key.")] = None,
+) -> None:
+    """Talk to a served pair: each model's text in its own colour, the conversation kept."""
+    import os
+
+    from baton.serve.chat import Chat, lines
+
+    console = Console(highlight=False, soft_wrap=True)
+    with _input():
+        key = os.environ.get(key_env, "") if key_env else ""
+        Chat(url, key, console, COLOURS).run(lines(console))
+
+
 def _base(pair_path: str) -> Path:
     return Path.cwd() if pair_path == "nano" else Path(pair_path).resolve().parent
 

@@ -42,11 +42,23 @@ class Served:
 
         return AsyncOpenAI(base_url=f"{self.url}/v1", api_key=self.key, max_retries=0, timeout=120)
 
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.key}"}
+
     def get(self, path: str) -> httpx.Response:
-        return httpx.get(self.url + path, timeout=30)
+        return httpx.get(self.url + path, timeout=30, headers=self.headers)
 
     def post(self, path: str, **body: object) -> httpx.Response:
-        return httpx.post(self.url + path, json=body, timeout=120)
+        return httpx.post(self.url + path, json=body, timeout=120, headers=self.headers)
+
+    @contextmanager
+    def stream(self, path: str, **body: object) -> Iterator[Iterator[Any]]:
+        """The events of a stream, as they come; leaving the block early closes the connection."""
+        request = {"json": {**body, "stream": True}, "headers": self.headers, "timeout": 120}
+        with httpx.stream("POST", self.url + path, **request) as reply:  # type: ignore[arg-type]
+            assert reply.status_code == 200, reply.read()
+            yield (line.removeprefix("data: ") for line in reply.iter_lines() if line)
 
     def metric(self, name: str, **labels: str) -> float:
         """Sum of a metric's samples that have these labels."""
@@ -67,11 +79,16 @@ class Served:
 
 @contextmanager
 def serving(
-    folder: Path, *options: str, pair: str = "nano", variables: dict[str, str] | None = None
+    folder: Path,
+    *options: str,
+    pair: str = "nano",
+    key: str = "none",
+    port: int = 0,
+    variables: dict[str, str] | None = None,
 ) -> Iterator[Served]:
     """`baton serve PAIR OPTIONS` on a free port, until the block ends."""
     log = folder / "serve.log"
-    command = [sys.executable, "-m", "baton.cli", "serve", pair, "--port", "0", *options]
+    command = [sys.executable, "-m", "baton.cli", "serve", pair, "--port", str(port), *options]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), **(variables or {})}
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, cwd=folder)
@@ -82,7 +99,7 @@ def serving(
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < end, log.read_text()
             time.sleep(0.05)
-        yield Served(url, log, process)
+        yield Served(url, log, process, key)
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)

@@ -20,6 +20,7 @@ from baton.pair import Pair
 from baton.serve.answering import Choice, Job
 from baton.serve.catalogue import Catalogue
 from baton.serve.errors import RefusedError, bad_request
+from baton.serve.live import PAGE, POLICY, Live
 from baton.serve.metrics import Metrics
 from baton.serve.replies import Replies
 from baton.serve.safety import Doorkeeper, read_json
@@ -56,6 +57,7 @@ class Server:
     def __post_init__(self) -> None:
         self.turnstile = Turnstile(self.settings.slots, self.settings.queue)
         self.metrics = Metrics(self.pair, self.vitals, self.turnstile)
+        self.live = Live(text=self.settings.show_text)
         self.reader = Reader(self.pair, self.defaults, self.catalogue, self.settings)
         self._numbers = itertools.count(1)
 
@@ -177,6 +179,7 @@ class Server:
                 finally:
                     for choice in job.choices:
                         self.metrics.answered(job, choice)
+                        self.live.answered(job, choice)
         finally:
             job.end()
             del self.jobs[job.number]
@@ -214,6 +217,13 @@ class Server:
         return 503 if state in ("dead", "draining") else 200, {
             "status": state, "parts": parts, "running": self.turnstile.taken, "waiting": self.turnstile.waiting,
         }  # fmt: skip
+
+    def view(self) -> dict[str, Any]:
+        """What the live page shows."""
+        _, state = self.health()
+        counts = {"taken": self.turnstile.taken, "slots": self.turnstile.slots, "queue": self.turnstile.queue}
+        now = asyncio.get_running_loop().time()
+        return {"pair": self.pair.name, **state, **counts, **self.live.view(list(self.jobs.values()), now)}
 
     def _count(self, path: str, status: int) -> None:
         self.metrics.requests.labels(path, str(status)).inc()
@@ -314,6 +324,15 @@ def build(server: Server) -> FastAPI:
     async def health() -> Response:
         status, state = server.health()
         return Response(dumps(state), status, media_type="application/json")
+
+    @app.get("/live")
+    async def live() -> Response:
+        return Response(dumps(server.view()), media_type="application/json")
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> Response:
+        headers = {"Content-Security-Policy": POLICY, "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer"}
+        return Response(PAGE.read_text(encoding="utf-8"), headers=headers, media_type="text/html")
 
     @app.get("/metrics")
     async def metrics() -> Response:

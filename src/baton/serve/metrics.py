@@ -65,6 +65,9 @@ class Metrics:
             "baton_fallbacks", "Answers that the target went on with alone, by the part that was dead", ["part"],
             registry=registry,
         )  # fmt: skip
+        for part in vitals.parts:
+            # There from the start, so that a rate sees the first one.
+            self.fallbacks.labels(part)
         registry.register(_Now(pair, vitals, turnstile))
 
     def answered(self, job: Job, choice: Choice) -> None:

@@ -14,8 +14,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from baton.serve.errors import RefusedError, bad_request
 from baton.serve.settings import LOOPBACK, ServeSettings
 
-OPEN = frozenset(["/health"])
-"""Paths that need no key."""
+OPEN = frozenset(["/", "/health"])
+"""Paths that need no key: the page itself tells nothing, and asks for one."""
 DEPTH = 32
 """Most levels of lists and objects in a body."""
 
