@@ -95,8 +95,10 @@ def test_the_live_page_shows_both_writers(shown: Served, browser: Any) -> None:
         assert figures["P50"].endswith("s")
         assert page.locator("#finished .text .draft").first.inner_text()
         if os.environ.get(SCREENSHOT):
+            page.wait_for_selector("#finished .answer:nth-child(5)", timeout=60_000)
+            page.wait_for_selector("#running .draft + .target", timeout=60_000)
             page.screenshot(path=os.environ[SCREENSHOT])
-    page.wait_for_function("document.querySelectorAll('#running .answer').length === 0", timeout=60_000)
+    page.wait_for_selector("#running:empty", state="attached", timeout=60_000)
     page.set_viewport_size({"width": 360, "height": 700})
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     assert [text for text in said if "401" not in text] == []

@@ -278,7 +278,11 @@ def build(server: Server) -> FastAPI:
 
     app = FastAPI(title="Baton", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.add_middleware(Doorkeeper, settings=settings)
+    kinds: dict[str, Any] = {"application/json": {}, "text/event-stream": {}}
     refusals: dict[int | str, dict[str, Any]] = {
+        200: {"description": "The answer, whole or in events", "content": kinds}
+    }
+    refusals |= {
         status: {"description": about}
         for status, about in (
             (400, "The request cannot be kept"), (404, "No such model"), (408, "The deadline came first"),
@@ -334,7 +338,7 @@ def build(server: Server) -> FastAPI:
         headers = {"Content-Security-Policy": POLICY, "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer"}
         return Response(PAGE.read_text(encoding="utf-8"), headers=headers, media_type="text/html")
 
-    @app.get("/metrics")
+    @app.get("/metrics", responses={200: {"description": "For Prometheus", "content": {"text/plain": {}}}})
     async def metrics() -> Response:
         return Response(server.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
