@@ -113,6 +113,26 @@ def test_a_dead_engine_ends_the_run_at_once_with_its_error_and_a_report(tmp_path
     assert "Unfinished." not in (tmp_path / "run" / "report.html").read_text()
 
 
+def test_an_engine_that_dies_at_equal_memory_leaves_the_comparison_and_its_report(tmp_path, capsys, monkeypatch):
+    rows = [{"id": f"c{n}", "question": f"calibration: {n} plus 1?", "answer": n + 1} for n in range(2)]
+    (tmp_path / "calibration.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    path = recipe(
+        tmp_path, routers=["target", "moody:Deadly"], task={"name": "sums", "path": "{split}.jsonl"}, latency=None,
+        head_to_head={"memory": {"questions": 2, "calibration": 2, "concurrency": 2}},
+    )  # fmt: skip
+    monkeypatch.setattr(moody, "DEADLY", ["calibration: 1 plus 1?"])
+    out = tmp_path / "run"
+    assert run_compare(path, out=out) == 1
+    said = capsys.readouterr().err
+    assert "the engine is closed" in said
+    assert "Traceback" not in said
+    assert "the same command goes on from there" in said
+    assert "moody:Deadly" in (out / "report.html").read_text()
+    moody.DEADLY.clear()
+    assert run_compare(path, out=out) == 0
+    assert len(json.loads((out / "results.json").read_text())["head_to_head"]["memory"]["arms"]) == 2
+
+
 def test_an_arm_that_always_fails_does_not_end_the_run(tmp_path):
     moody.BROKEN.update(f"what is {n} plus 1?" for n in range(QUESTIONS))
     path = recipe(tmp_path, routers=["target", "moody:Moody"], samples=2, latency=None)
