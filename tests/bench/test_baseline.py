@@ -42,6 +42,15 @@ def test_the_size_of_difference_that_a_run_can_find_is_said():
     assert any(f"finds differences from {100 * least:.1f} points on" in line for line in verdict(found).sure)
 
 
+def test_arms_that_missed_their_budget_are_named_first_of_all():
+    found = results([PLAIN, DRAFT], [answer(arm, "q") for arm in ("target", "draft")])
+    rows = [{"label": "rsd@p90", "knob": "threshold", "off": -0.158, "met": False}, {"label": "target", "knob": None,
+            "off": 1.0, "met": False}, {"label": "margin@p90", "knob": "low", "off": 0.02, "met": True}]  # fmt: skip
+    memory = {"arms": [{"label": "draft", "off": -0.6, "met": True}]}
+    said = verdict({**found, "head_to_head": {"p90": {"arms": rows}, "memory": memory}})
+    assert "Arms that missed the budget at which they are compared: rsd@p90 (−16 %)." in said.mind
+
+
 def test_speedups_under_load_are_against_the_same_arm(tmp_path):
     from baton.bench.load_pass import Cells, add_results
     from baton.config import LoadConfig

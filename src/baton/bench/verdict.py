@@ -218,6 +218,14 @@ def _mind(results: Mapping[str, Any]) -> list[str]:
         if counts:
             more = f" and of {len(counts) - 4} more arms" if len(counts) > 4 else ""
             out.append(f"Answers that {said}: {', '.join(counts[:4])}{more}.")
+    missed = [
+        f"{row['label']} ({minus(_percent_off(row['off']))})"
+        for section in (results.get("head_to_head") or {}).values()
+        for row in section["arms"]
+        if row.get("knob") and row["met"] is False
+    ]
+    if missed:
+        out.append(f"Arms that missed the budget at which they are compared: {', '.join(missed)}.")
     if arms and all(get(a, "latency_s", "p99") is None for a in arms):
         out.append("P99 is not measured: it takes 300 timed answers an arm.")
     return out
@@ -225,6 +233,10 @@ def _mind(results: Mapping[str, Any]) -> list[str]:
 
 def percent1(value: float) -> str:
     return f"{value * 100:.1f} %"
+
+
+def _percent_off(value: float) -> str:
+    return f"{value * 100:+.0f} %"
 
 
 def _percent(value: float) -> str:
