@@ -20,7 +20,9 @@ def says(yes: float):
     return [(" ", 0.1), ("y", 0.0001), ("Yes", 0.9 * yes), ("no", 0.9 * (1 - yes))]
 
 
-def checked(router, draft_says, target_says=lambda step: says(1.0 - 1e-9), draft=None, **options):
+def checked(
+    router, draft_says, target_says=lambda step: says(1.0 - 1e-9), draft=None, slow=lambda target: None, **options
+):
     def engine(role, text, verdict):
         def script(written, seed):
             return "no" if written.endswith(ASK) else text[max((e for e in text if written.endswith(e)), key=len)]
@@ -29,6 +31,8 @@ def checked(router, draft_says, target_says=lambda step: says(1.0 - 1e-9), draft
         return ScriptedEngine(role, script, top=top, vocabulary=WORDS)
 
     engines = engine("target", TEXT, target_says), engine("draft", draft or {**TEXT, "": "bad.\n\n"}, draft_says)
+    slow(engines[0])
+    engines[1].delay = 0.1
     log = shared_log(*engines)
     return relay(router, *engines, **options), log
 
@@ -94,6 +98,25 @@ def test_end_of_thinking_end_of_text_cap_and_empty_steps():
     trace, _ = checked(ConfSpec(step_tokens=4), lambda text: says(0.95), draft=text)
     assert kept(trace) == [("draft", "\n\n"), ("draft", "two two "), ("draft", "two</think>"), ("draft", "answer")]
     assert [s.ended_by.name for s in trace.path()] == ["step", "cap", "end_of_thinking", "end_of_text"]
+
+
+def test_the_next_step_is_drafted_while_the_target_is_asked_and_cancelled_by_its_no():
+    patient, _ = checked(ConfSpec(), lambda text: says(0.7), lambda text: says(0.1 if "bad" in text else 0.9))
+    late = lambda engine: setattr(engine, "first_delay", 5.0)  # noqa: E731
+    trace, log = checked(
+        ConfSpec(), lambda text: says(0.7), lambda text: says(0.1 if "bad" in text else 0.9),
+        draft={**TEXT, "": "bad.\n\n", "bad.\n\n": "two " * 99}, slow=late, optimistic=True,
+    )  # fmt: skip
+    assert [c.text for c in log if c.cancelled] == ["bad.\n\n"]
+    assert kept(trace) == kept(patient)
+
+
+def test_a_deadline_cancels_a_verdict():
+    trace, log = checked(
+        ConfSpec(), lambda text: says(0.7), slow=lambda engine: setattr(engine, "first_delay", 5.0), timeout=2.0
+    )
+    assert [(c.role, c.text) for c in log if c.cancelled] == [("target", "bad.\n\n" + ASK)]
+    assert (trace.text, trace.finish) == ("", "timeout")
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,35 @@ def test_a_cap_and_the_budget_end_drafts():
     assert [s.ended_by.name for s in trace.path()] == ["cap", "budget", "end_of_thinking", "end_of_text"]
 
 
+@pytest.mark.parametrize("router", [GSI(n=2), SPECS(n=2)])
+def test_ends_of_thinking_and_of_text_and_empty_steps_inside_a_version(router):
+    then = {"\n\n": "one</think>", "</think>": "answer<eos>"}
+    trace, _ = guided(router, variants("\n\n", "\n\n", then=then), variants("\n\n", "\n\n", then=then), {})
+    assert [s.text for s in trace.path()] == ["\n\n", "one</think>", "answer"]
+    assert [s.ended_by.name for s in trace.path()] == ["step", "end_of_thinking", "end_of_text"]
+    assert [s.phase for s in trace.path()] == ["thinking", "thinking", "answer"]
+
+
+@pytest.mark.parametrize("router", [GSI(n=2), SPECS(n=2)])
+def test_a_deadline_while_the_reward_is_late_cancels_it_and_keeps_nothing_undecided(router):
+    steps = {"": "one.\n\n"}
+    trace, log = guided(router, steps, steps, {}, delay=9.0, timeout=2.0)
+    assert [c.cancelled for c in log if c.op == "score"] == [True, True]
+    assert (trace.text, trace.finish) == ("", "timeout")
+    assert trace.helpers[0].outcome == "cancelled"
+
+
+def test_specs_cuts_steps_at_the_cap_and_at_the_budget_whoever_writes():
+    endless = lambda text, seed: "answer<eos>" if "</think>" in text else "one " * 99  # noqa: E731
+    trace, _ = guided(SPECS(n=2, step_tokens=4), endless, endless, {}, budget=Budget(10, 4))
+    assert [(s.role.value, s.ended_by.name) for s in trace.path()] == [
+        ("target", "cap"),
+        ("draft", "budget"),
+        ("inserted", "end_of_thinking"),
+        ("draft", "end_of_text"),
+    ]
+
+
 def test_specs_begins_with_the_target_and_hands_over_where_the_reward_is_high():
     reward = {"one.\n\n": 0.5, "good.\n\n": 0.9}
     steps = {"": "one.\n\n", "one.\n\n": "good.\n\n"}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from baton import routers
-from baton.generation import Options, generate
+from baton.generation import Budget, Options, generate
 from baton.routers.hybrid import Hybrid
 from baton.routers.relaygen import RelayGen
 from baton.trace import Trace
+from relay import Relay, relay
 from scripted import ScriptedEngine, ScriptedScorer, pair
 from virtual_clock import run
 
@@ -65,6 +66,67 @@ def test_under_load_it_does_not_look_ahead():
     assert not [s for s in busy.segments if not s.kept]
     idle, *_ = answer(Hybrid(cues=["Wait,"], depth=2, slots=4), others=3)
     assert idle.seconds < busy.seconds
+
+
+def cued(text, router=None, **more) -> Relay:
+    return relay(router or Hybrid(cues=["Wait,"], scorer="prm", depth=0), text, scorers={"prm": lambda r: 0.9}, **more)
+
+
+def test_a_sentence_that_ends_the_thinking_is_gated_like_another():
+    got = cued("one. Wait, two</think>answer<eos>")
+    assert got.calls == [
+        ("target", "", "one. Wait,"),
+        ("draft", "one. Wait,", " two</think>"),
+        ("score scorer", "one. Wait,", " two</think>"),
+        ("draft", "one. Wait, two</think>", "answer<eos>"),
+    ]
+
+
+def test_a_sentence_that_ends_the_text_can_be_rejected():
+    ends = lambda text, seed: " bad<eos>" if text.endswith(",") else "answer<eos>"  # noqa: E731
+    router = Hybrid(cues=["Wait,"], scorer="prm", depth=0)
+    got = relay(router, "one. Wait, two.</think>", ends, scorers={"prm": lambda r: 0.1})
+    assert got.path == [("target", "one. Wait,"), ("target", " two."), ("target", "</think>"), ("draft", "answer")]
+    assert got.dropped == [("draft", " bad")]
+
+
+def test_a_step_cut_at_its_cap_a_cue_and_a_branch_that_is_cancelled():
+    got = cued("one two three one Wait, two.</think>answer<eos>", Hybrid(cues=["Wait,"], depth=1, step_tokens=3))
+    assert got.path == [
+        ("draft", "one two"),
+        ("target", " three "),
+        ("draft", "one Wait"),
+        ("target", ","),
+        ("draft", " two."),
+        ("draft", "</think>"),
+        ("draft", "answer"),
+    ]
+    assert [(c.role, c.text) for c in got.log if c.cancelled] == [
+        ("draft", "one two"),
+        ("draft", "one two three one Wait"),
+        ("target", "one two three one Wait, two.</think>"),
+    ]
+
+
+def test_the_budget_ends_a_step_that_was_looked_ahead_to():
+    endless = lambda text, seed: "answer<eos>" if "</think>" in text else "one.\n\n" * 9  # noqa: E731
+    got = cued(endless, Hybrid(cues=["Wait,"], depth=1), budget=Budget(7, 2))
+    assert [(s.role.value, s.text, s.ended_by.name) for s in got.trace.path()] == [
+        ("draft", "one.\n\n", "step"),
+        ("target", "one.\n\n", "step"),
+        ("draft", "one", "budget"),
+        ("inserted", "</think>", "end_of_thinking"),
+        ("draft", "answer", "end_of_text"),
+    ]
+
+
+def test_a_deadline_cancels_a_sentences_late_score():
+    late = ScriptedScorer(lambda r: 1.0, delay=9.0)
+    engines = pair(ScriptedEngine("target", TEXT), ScriptedEngine("draft", TEXT), prm=late)
+    router = Hybrid(cues=["Wait,"], scorer="prm", depth=0)
+    trace = run(generate(engines, router, "q", options=Options(timeout=2.0)))
+    assert [c.cancelled for c in late.log] == [True]
+    assert trace.text == "one.\n\ntwo three. Wait,", "the sentence was not decided on"
 
 
 def test_a_wrong_draft_costs_nothing_but_its_tokens():

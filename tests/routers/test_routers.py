@@ -72,6 +72,45 @@ def test_relaygen_can_leave_the_answer_to_the_target():
     assert list(trace.path())[-1].role is Role.TARGET
 
 
+ENDS = {
+    "end of thinking": (
+        "one two. Wait, two</think>answer<eos>",
+        [("target", "one two. Wait,"), ("draft", " two</think>"), ("draft", "answer")],
+    ),
+    "end of text": ("one two. Wait, two<eos>", [("target", "one two. Wait,"), ("draft", " two")]),
+    "nothing but a sentence end": (
+        "one Wait,.\n\n two.</think>answer<eos>",
+        [("target", "one Wait,"), ("draft", ".\n\n"), ("target", " two.</think>"), ("draft", "answer")],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", ENDS)
+def test_relaygen_whose_draft_writes_an_end(what):
+    text, path = ENDS[what]
+    trace, target, draft = answer(RelayGen(cues=["Wait,"]), text, text)
+    assert [(s.role, s.text) for s in trace.path()] == path
+    assert [c.written for c in (*target.log, *draft.log)] == [
+        *(t for role, t in path if role == "target"),
+        *(t.replace("answer", "answer<eos>") for role, t in path[:-1] if role == "draft"),
+        path[-1][1] + "<eos>",
+    ]
+    assert all(s.kept for s in trace.segments)
+    assert trace.finish == "end_of_text"
+
+
+def test_relaygen_whose_budget_ends_inside_the_drafts_sentence_has_the_draft_answer():
+    rest = "one Wait, two one two one two."
+    text = lambda written, seed: "answer<eos>" if "</think>" in written else rest[len(written) :]  # noqa: E731
+    trace, *_ = answer(RelayGen(cues=["Wait,"]), text, text, budget=Budget(10, 4))
+    assert [(s.role, s.text, s.ended_by.name) for s in trace.path()] == [
+        ("target", "one Wait,", "cues"),
+        ("draft", " two", "budget"),
+        ("inserted", "</think>", "end_of_thinking"),
+        ("draft", "answer", "end_of_text"),
+    ]
+
+
 def test_relaygen_lets_the_draft_answer_after_thinking_was_closed_by_the_budget():
     endless = lambda text, seed: "answer.<eos>" if "</think>" in text else "one " * 50  # noqa: E731
     trace, *_ = answer(RelayGen(cues=["Wait,"]), endless, endless, budget=Budget(20, 5))

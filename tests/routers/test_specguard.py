@@ -92,6 +92,15 @@ def test_end_of_thinking_cap_budget_and_empty_step():
     assert [s.ended_by.name for s in trace.path()] == ["budget", "end_of_thinking", "end_of_text"]
 
 
+def test_a_deadline_cancels_the_comparison_of_steps():
+    engines = ScriptedEngine("target", ""), ScriptedEngine("draft", variants("one.\n\n", "two.\n\n", "bad.\n\n"))
+    late = ScriptedScorer(alike, delay=9.0)
+    trace = relay(SpecGuard(n=3), *engines, scorers={"embedding": late}, timeout=2.0)
+    assert [c.cancelled for c in late.log] == [True] * 3
+    assert (trace.text, trace.finish) == ("", "timeout")
+    assert not trace.decisions
+
+
 @pytest.mark.parametrize(
     "knobs",
     [

@@ -65,6 +65,17 @@ def test_glimp_stops_at_the_budget():
     assert got.trace.finish == "length"
 
 
+def test_glimp_takes_an_empty_step_for_a_step():
+    got = relay(Glimp(entropy=1.0), "\n\none.\n\n</think>answer<eos>", draft_says=entropy_after("one.\n\n"))
+    assert got.path == [
+        ("draft", "\n\n"),
+        ("draft", "one.\n\n"),
+        ("draft", ""),
+        ("target", "</think>"),
+        ("draft", "answer"),
+    ]
+
+
 # rstitch
 
 
@@ -104,6 +115,13 @@ def test_rstitch_normalises_by_the_writers_own_vocabulary():
     assert relay(RStitch(tau=tau), TEXT, draft_says=says, target_says=says).trace.target_share > 0
 
 
+def test_rstitch_stops_at_the_budget_whoever_writes():
+    endless, unsure = (lambda text, seed: "one " * 40), entropy_after("one one ")
+    got = relay(RStitch(tau=1.0 / LOG_V), endless, draft_says=unsure, target_says=unsure, budget=Budget(8, 3))
+    assert got.path == [("draft", "one one "), ("target", "one"), ("inserted", "</think>"), ("draft", "one one")]
+    assert got.trace.finish == "length"
+
+
 # margin
 
 
@@ -120,6 +138,37 @@ def test_margin_hands_over_below_low_and_back_from_high():
 def test_margin_keeps_the_target_for_the_tokens_asked():
     got = relay(Margin(low=0.3, high=0.6, stay=4), TEXT, draft_says=margins(two=0.2), target_says=margins())
     assert got.path[1] == ("target", "two bad.\n\n")
+
+
+def test_margin_meets_ends_in_the_drafts_stretch_and_in_the_targets():
+    doubts = lambda text, token: {MARGIN: 0.1 if text.endswith(("two", "good")) else 0.9}  # noqa: E731
+    text = "one.\n\ntwo</think>good answer<eos>"
+    got = relay(Margin(), text, draft_says=doubts, target_says=margins())
+    assert got.calls == [
+        ("draft", "", "one.\n\ntwo</think>"),
+        ("target", "one.\n\ntwo", "</think>"),
+        ("draft", "one.\n\ntwo</think>", "good "),
+        ("target", "one.\n\ntwo</think>good", " "),
+        ("draft", "one.\n\ntwo</think>good ", "answer<eos>"),
+    ]
+    assert [s.overshoot for s in got.trace.segments] == [1, 0, 1, 0, 0]
+    last = relay(Margin(), "one two<eos>", draft_says=doubts, target_says=margins())
+    assert last.calls == [("draft", "", "one two<eos>"), ("target", "one two", "<eos>")]
+    assert last.trace.finish == "end_of_text"
+
+
+def test_margin_stops_at_the_budget():
+    endless = lambda text, seed: "one " * 40  # noqa: E731
+    doubts = lambda text, token: {MARGIN: 0.1 if text.endswith("</think>") else 0.9}  # noqa: E731
+    got = relay(Margin(), endless, draft_says=doubts, target_says=margins(), budget=Budget(8, 3))
+    assert got.path == [
+        ("draft", "one one one"),
+        ("inserted", "</think>"),
+        ("draft", ""),
+        ("target", "one"),
+        ("draft", "one "),
+    ]
+    assert got.trace.finish == "length"
 
 
 # bild
@@ -210,6 +259,21 @@ def test_bild_goes_on_where_the_draft_is_unsure_at_once():
     assert got.trace.target_share == 1.0
     assert [c[0] for c in got.calls] == ["draft", "target"] * 4
     assert sum(s.overshoot for s in got.trace.segments) == 4
+
+
+def test_bild_stops_at_the_budget_and_asks_the_target_nothing_beyond_it():
+    text = lambda written, seed: ("one two " * 9)[len(written.replace("</think>", "")) :]  # noqa: E731
+    got = relay(Bild(window=3), text, draft_says=sure(), budget=Budget(9, 3))
+    assert got.path == [
+        ("draft", "one two"),
+        ("target", " "),
+        ("draft", "one "),
+        ("inserted", "</think>"),
+        ("target", "two"),
+        ("draft", " one"),
+    ]
+    assert [c[0] for c in got.calls] == ["draft", "logprob target", "target"] * 2 + ["draft", "logprob target"]
+    assert got.trace.finish == "length"
 
 
 def test_bild_is_refused_on_a_pair_of_two_vocabularies():

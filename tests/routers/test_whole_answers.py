@@ -86,6 +86,29 @@ def test_query_router_whose_glimpse_is_the_whole_answer_needs_no_more():
     assert [c[2] for c in got.calls] == ["</think>", "bad<eos>"]
 
 
+@pytest.mark.parametrize(("threshold", "role"), [(0.5, "draft"), (0.95, "target")])
+def test_query_router_whose_glimpse_spends_the_thinkings_budget(threshold, role):
+    endless = lambda text, seed: "good<eos>" if "</think>" in text else "one " * 40  # noqa: E731
+    got = relay(QueryRouter(threshold=threshold), endless, draft_says=margin(0.9), budget=Budget(8, 3))
+    assert got.path == [(role, "one one one"), ("inserted", "</think>"), (role, "good")]
+    assert got.calls == [
+        ("draft", "", "one one one"),
+        *([("target", "", "one one one")] if role == "target" else []),
+        (role, "one one one</think>", "good<eos>"),
+    ]
+    assert got.dropped == ([("draft", "one one one")] if role == "target" else [])
+
+
+@pytest.mark.parametrize("router", [QueryRouter(tokens=2, signal="prm"), Cascade(signal="prm")])
+def test_a_deadline_cancels_a_score_that_a_whole_answer_waits_for(router):
+    late = ScriptedScorer(lambda r: 1.0, delay=9.0)
+    engines = pair(ScriptedEngine("target", TARGET), ScriptedEngine("draft", DRAFT), prm=late)
+    trace = run(generate(engines, router, "q", options=Options(timeout=2.0)))
+    assert [c.cancelled for c in late.log] == [True]
+    assert [h.outcome for h in trace.helpers] == ["cancelled"]
+    assert (trace.text, trace.finish) == ("", "timeout"), "nothing was decided, so nothing was shown"
+
+
 # cascade
 
 
