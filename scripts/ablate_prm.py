@@ -1,8 +1,8 @@
 """What size, continuations and soft labels are worth in a reward model: trains one of each, measures all on one truth.
 
     python scripts/ablate_prm.py runs/nano/labels-16 --out runs/nano/ablation
-    benchmarks/nano-table.sh points runs/nano/ablation/table.yaml runs/nano/ablation/work
-    benchmarks/nano-table.sh compare runs/nano/ablation/table.yaml runs/nano/ablation/compared
+    benchmarks/nano-table.sh points runs/nano/ablation/table.yaml runs/nano/ablation/work 16
+    benchmarks/nano-table.sh compare runs/nano/ablation/table.yaml runs/nano/ablation/compared 16
 
 Each variant learns from the first n continuations of every step, its labels soft, or hard: a step does harm if the
 other one solves the question more often by at least one half. `ablation.json` tells how well each finds the harm that
