@@ -19,7 +19,6 @@ import argparse
 import asyncio
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -35,18 +34,16 @@ os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", VLLM_USE_FLASHIN
 from baton.engines.base import Engine
 from baton.engines.settings import VllmSettings
 from baton.engines.vllm_options import on_cpu, variables
-from baton.replay.probe import probe
+from baton.replay.matrix import Matrix
 from baton.replay.results import Results
 from baton.replay.schedule import Schedule
-from baton.replay.turn import ARMS, SHARING, Arm, Replayer, Turn
+from baton.replay.turn import Replayer
 from baton.replay.weightless import SHAPES, Weightless
 from baton.trace import Role
 
 SCHEDULE = Path(__file__).parent.parent / "benchmarks" / "relay" / "schedule.json"
 GRAPH_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Tokens of a step for which CUDA graphs are captured: what a cut has to catch up with is among them."""
-PREFIX, COMPUTED = 512, (1, 8, 15, 16, 32, 64, 128)
-"""Of the probes: tokens cached, and those that come after them."""
 STAGGER_SECONDS = 15
 """The draft starts beside the target, once that has its processes."""
 
@@ -66,6 +63,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--context", type=int, default=4096)
     parser.add_argument("--block", type=int, help="tokens in a block of the prefix cache")
     parser.add_argument("--graphs", choices=("piecewise", "full"), default="piecewise", help="of steps that read")
+    parser.add_argument("--no-async", action="store_true", help="schedule a step only when the one before it is done")
     parser.add_argument("--mps", action="store_true", help="share the GPU through CUDA's multi-process service")
     parser.add_argument("--accepted", type=float, help="Eagle-3 on the target, with so many tokens a step in the mean")
     parser.add_argument("--speculative-tokens", type=int, default=3)
@@ -83,6 +81,8 @@ def weightless(asked: argparse.Namespace, role: Role) -> Weightless:
     target = role is Role.TARGET
     devices = asked.target_devices if target else asked.draft_devices
     args: dict[str, Any] = {"max_num_batched_tokens": 4096}
+    if asked.no_async:
+        args["async_scheduling"] = False
     if not on_cpu():
         args["compilation_config"] = {
             "cudagraph_capture_sizes": [*GRAPH_SIZES],
@@ -132,55 +132,6 @@ def shared_by_mps(wanted: bool) -> Iterator[None]:
             subprocess.run(["nvidia-cuda-mps-control"], input="quit\n", text=True, check=False, timeout=30)
 
 
-class Bench:
-    """What is still to be measured, in the order of its worth, until the time is over."""
-
-    def __init__(self, asked: argparse.Namespace, results: Results, replayer: Replayer, end: float):
-        self.asked, self.results, self.replayer, self.end = asked, results, replayer, end
-        self.longest: dict[int, float] = {}
-
-    async def measure(self) -> None:
-        if not self.results.probes:
-            for role in Role.TARGET, Role.DRAFT:
-                self.results.probed({"role": str(role), **await self._probe(role)})
-        for at_once in self.asked.at_once:
-            await self._cell(at_once)
-
-    async def _probe(self, role: Role) -> dict[str, Any]:
-        engine, plain = self.replayer.engines[role], self.replayer.plain
-        measured = await probe(
-            engine, self.replayer.vocabulary, plain, prefix=PREFIX, computed=COMPUTED, repeats=5, tokens=4
-        )
-        for row in measured["requests"]:
-            print(f"{role}, {row}", flush=True)
-        return measured
-
-    async def _cell(self, at_once: int) -> None:
-        """All turns of one number of answers at once, after a warm-up of each arm."""
-        turns: list[tuple[int, Arm]] = []
-        for turn in range(self.asked.turns):
-            turns += [(turn, arm) for arm in (*ARMS[turn % 3 :], *ARMS[: turn % 3])]
-            if turn == 0 and at_once in self.asked.sharing:
-                turns += [(turn, arm) for arm in SHARING]
-        left = [(turn, arm) for turn, arm in turns if not self.results.has(at_once, arm, turn)]
-        if left:
-            await self.replayer.turn(at_once, "relay", -1, at_once)
-        for turn, arm in left:
-            if time.monotonic() + 1.2 * self.longest.get(at_once, 0.0) > self.end:
-                print(f"{at_once} at once: no time for turn {turn + 1}, {arm}", flush=True)
-                return
-            begun = time.monotonic()
-            measured = await self.replayer.turn(at_once, arm, turn, max(self.asked.answers, at_once))
-            self.longest[at_once] = max(self.longest.get(at_once, 0.0), time.monotonic() - begun)
-            self.results.append(measured)
-            self._say(measured)
-
-    @staticmethod
-    def _say(turn: Turn) -> None:
-        p50 = statistics.median(turn.seconds)
-        print(f"{turn.at_once} at once, turn {turn.turn + 1}, {turn.arm}: {p50:.3f} s an answer", flush=True)
-
-
 async def run(asked: argparse.Namespace, results: Results, schedule: Schedule) -> None:
     end = time.monotonic() + asked.seconds
     with tempfile.TemporaryDirectory() as folder:
@@ -188,7 +139,17 @@ async def run(asked: argparse.Namespace, results: Results, schedule: Schedule) -
         engines = await started(asked, Path(folder))
         print(f"engines started in {time.monotonic() - begun:.0f} s", flush=True)
         try:
-            await Bench(asked, results, Replayer(engines, schedule), end).measure()
+            replayer = Replayer(engines, schedule)
+            matrix = Matrix(
+                results,
+                replayer,
+                asked.at_once,
+                sharing=asked.sharing,
+                answers=asked.answers,
+                turns=asked.turns,
+                end=end,
+            )
+            await matrix.measure()
         finally:
             await asyncio.gather(*(engine.close() for engine in engines.values()))
 

@@ -18,6 +18,7 @@ from rich.table import Table
 
 from baton import __version__
 from baton.plan.command import plan_command
+from baton.replay.command import replay_command
 
 if TYPE_CHECKING:
     from baton.config import PairConfig, TaskConfig
@@ -917,6 +918,7 @@ def version() -> None:
 
 
 app.command("plan")(_input()(plan_command))
+app.command("replay")(_input()(replay_command))
 
 
 @app.command()

@@ -7,8 +7,8 @@ wait in line for a slot when all are taken. A forward takes
     token_s x slowdown(requests) x (1 + cost x tokens that speculation proposes) x noise
     + prefill_token_s x tokens that it reads for the first time + context_s x tokens of context
 
-of the costs of `baton plan` (`plan/costs.py`). A request pays `call_s` before it gets in line. Two models that share
-their GPUs (`sharing`) slow each other while both compute (`SharedGpu`).
+(and at least compute_token_s x its tokens) of the costs of `baton plan` (`plan/costs.py`). A request pays `call_s`
+before it gets in line. Two models that share their GPUs (`sharing`) slow each other while both compute (`SharedGpu`).
 """
 
 from __future__ import annotations
@@ -111,6 +111,8 @@ class _Request:
     chunks: asyncio.Queue[Chunk | EngineError | None] = field(default_factory=asyncio.Queue)
     """What it gave; None closes it."""
     proposed: int = 0
+    ahead: int = 0
+    """Forwards that are put together without it."""
     cancelled: bool = False
 
 
@@ -202,6 +204,8 @@ class SimulatedEngine(Engine):
         """Puts a request in line and starts the clock if it stands."""
         self.counts["rows"] += 1
         self.waiting.append(request)
+        if self.running:
+            request.ahead = self.model.ahead
         if self._clock is None or self._clock.done():
             self._clock = asyncio.get_running_loop().create_task(self._run())
 
@@ -211,9 +215,7 @@ class SimulatedEngine(Engine):
         now = loop.time()
         while True:
             self.running = [r for r in self.running if not r.cancelled]
-            while self.waiting and len(self.running) < self.max_batch:
-                if not (request := self.waiting.popleft()).cancelled:
-                    self.running.append(request)
+            self._admit()
             if not self.running:
                 return
             seconds = self._forward_seconds()
@@ -226,6 +228,15 @@ class SimulatedEngine(Engine):
             for request in self.running:
                 self._advance(request, now)
 
+    def _admit(self) -> None:
+        """Takes requests from the line, in order, as long as there are slots."""
+        late = [r for r in self.waiting if r.ahead] if self.running else []
+        while self.waiting and len(self.running) < self.max_batch and self.waiting[0] not in late:
+            if not (request := self.waiting.popleft()).cancelled:
+                self.running.append(request)
+        for request in late:
+            request.ahead -= 1
+
     def _forward_seconds(self) -> float:
         model = self.model
         seconds = model.per_token_s * float(model.slowed(np.asarray(len(self.running), float)))
@@ -234,6 +245,7 @@ class SimulatedEngine(Engine):
             seconds *= self._noise.lognormal(-(model.noise**2) / 2, model.noise)
         # The last of the pending tokens is the one that is decoded.
         seconds += model.prefill_token_s * sum(r.pending - 1 for r in self.running)
+        seconds = max(seconds, model.compute_token_s * sum(r.pending for r in self.running))
         return seconds + model.context_s * sum(r.context + r.pending for r in self.running)
 
     def _propose(self) -> float:

@@ -180,11 +180,17 @@ class ModelCosts(Strict):
     """Seconds that a request on a cached prefix adds to its tokens."""
     prefill_token_s: float = Field(default=0.0, ge=0)
     """Seconds a token that the other model wrote and this one has to read."""
+    compute_token_s: float = Field(default=0.0, ge=0)
+    """Seconds a token that a forward takes at least, where it reads so many that arithmetic bounds it (long prompts,
+    many at once); of the `simulated` engine only."""
     parameters: float | None = Field(default=None, gt=0)
     """For FLOPs, taken as 2 a parameter and token (attention left out)."""
     slowdown: Annotated[tuple[tuple[float, float], ...], BeforeValidator(_slowdown)] = ((1.0, 1.0),)
     """How much longer a step takes with n steps in flight: a mapping `{1: 1, 16: 1.1}`, linear between its points and
     beyond them, or one number, added for each step after the first."""
+    ahead: int = Field(default=0, ge=0, le=4)
+    """Forwards that are put together before the one under way ends, for which a new request comes too late (1 where
+    vLLM schedules asynchronously); of the `simulated` engine only."""
     context_s: float = Field(default=0.0, ge=0)
     """Seconds that a forward takes longer for each token of context it attends to; of the `simulated` engine only (a
     plan has it in its time a token)."""

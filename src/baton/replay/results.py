@@ -8,12 +8,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from statistics import quantiles
 from typing import Any
 
 from baton.bench import environment
 from baton.config import ConfigError
 from baton.records import write_json
-from baton.replay.turn import ARMS, SHARING, Arm, Turn
+from baton.replay.turn import ARMS, SHARING, Arm, Load, Turn
+
+FEWEST_TAIL = 3
+"""Answers beyond a percentile, without which it is no figure."""
 
 Together = dict[Arm, Turn]
 """Turns of several arms that belong together: a ratio is taken within them."""
@@ -39,8 +43,8 @@ class Results:
             self.turns = _whole([Turn(**turn) for turn in data["turns"]])
         self.environments.append(environment.describe())
 
-    def has(self, at_once: int, arm: Arm, turn: int) -> bool:
-        return any(t.key == (at_once, arm, turn) for t in self.turns)
+    def has(self, load: Load, arm: Arm, turn: int) -> bool:
+        return any(t.key == (load, arm, turn) for t in self.turns)
 
     def append(self, turn: Turn) -> None:
         self.turns.append(turn)
@@ -62,33 +66,37 @@ class Results:
         )  # fmt: skip
 
     def summary(self) -> list[dict[str, Any]]:
-        """By number of answers at once: medians over the turns that all arms have had."""
+        """By load: medians over the turns that all arms have had."""
         rows = []
-        for at_once in sorted({turn.at_once for turn in self.turns}):
-            row: dict[str, Any] = {"at_once": at_once}
+        for load in sorted({turn.load for turn in self.turns}):
+            row: dict[str, Any] = {"at_once": load} if isinstance(load, int) else {"rate": load}
             for arms, figures in ((ARMS, _relaying), (("target", *SHARING), _sharing)):
-                together = self._together(at_once, arms)
+                together = self._together(load, arms)
                 if together:
                     row |= {"turns": len(together), **figures(together)} if arms is ARMS else figures(together)
             if len(row) > 1:
                 rows.append(row)
         return rows
 
-    def _together(self, at_once: int, arms: Sequence[Arm]) -> list[Together]:
-        mine = [turn for turn in self.turns if turn.at_once == at_once and turn.arm in arms]
+    def _together(self, load: Load, arms: Sequence[Arm]) -> list[Together]:
+        mine = [turn for turn in self.turns if turn.load == load and turn.arm in arms]
         by_turn = [{t.arm: t for t in mine if t.turn == n} for n in sorted({t.turn for t in mine})]
         return [turns for turns in by_turn if len(turns) == len(arms)]
 
 
 def _whole(turns: list[Turn]) -> list[Turn]:
     """Without the turns that some arm did not come to: a ratio is taken within a run."""
-    arms = Counter((turn.at_once, turn.turn) for turn in turns if turn.arm in ARMS)
-    return [t for t in turns if t.arm in SHARING or arms[t.at_once, t.turn] == len(ARMS)]
+    arms = Counter((turn.load, turn.turn) for turn in turns if turn.arm in ARMS)
+    return [t for t in turns if t.arm in SHARING or arms[t.load, t.turn] == len(ARMS)]
 
 
 def p50(turn: Turn) -> float:
     """Seconds of an answer."""
     return statistics.median(turn.seconds)
+
+
+def _quantile(turn: Turn, percent: int) -> float:
+    return quantiles(turn.seconds, n=100, method="inclusive")[percent - 1]
 
 
 def step_ms(turn: Turn, role: str) -> float:
@@ -110,12 +118,19 @@ def _relaying(turns: Sequence[Together]) -> dict[str, float]:
         mine = tokens["target"] * step_ms(turn["target"], "target") + tokens["draft"] * step_ms(turn["relay"], "draft")
         return (tokens["target"] + tokens["draft"]) * step_ms(turn["target"], "target") / mine
 
-    return {
+    def tail(percent: int) -> float:
+        return median(lambda t: _quantile(t["target"], percent) / _quantile(t["relay"], percent))
+
+    answers = min(len(turn["relay"].seconds) for turn in turns)
+    tails = {f"relay_over_target_p{p}": tail(p) for p in (90, 99) if answers * (100 - p) >= 100 * FEWEST_TAIL}
+    return tails | {
         "relay_over_target": median(lambda t: p50(t["target"]) / p50(t["relay"])),
         "cut_over_target": median(lambda t: p50(t["target"]) / p50(t["cut"])),
         "relay_over_cut": median(lambda t: p50(t["cut"]) / p50(t["relay"])),
         "ideal_over_target": median(ideal),
         "target_p50_s": median(lambda t: p50(t["target"])),
+        "cut_p50_s": median(lambda t: p50(t["cut"])),
+        "relay_p50_s": median(lambda t: p50(t["relay"])),
         "target_ms_a_token": median(lambda t: step_ms(t["target"], "target")),
         "cut_ms_a_token": median(lambda t: step_ms(t["cut"], "target")),
         "relay_target_ms_a_token": median(lambda t: step_ms(t["relay"], "target")),

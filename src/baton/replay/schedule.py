@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from baton.trace import Role
+from baton.trace import Role, Trace
 
 Part = tuple[Role, int]
 """A segment: who writes it, and its tokens."""
@@ -44,18 +45,45 @@ class Schedule:
         data = json.loads(file.read_text())
         return cls(data["prompt"], tuple(tuple((Role(r), n) for r, n in answer) for answer in data["answers"]))
 
+    @classmethod
+    def of_traces(cls, traces: Iterable[Trace]) -> Schedule:
+        """The kept segments of answers as they were written; prompts as long as the median one.
+
+        Raises:
+            ValueError: there is no answer with tokens of a model.
+        """
+        prompts: list[int] = []
+        answers: list[tuple[Part, ...]] = []
+        for trace in traces:
+            kept = [(s.role, s.kept_tokens) for s in trace.path() if s.role is not Role.INSERTED and s.kept_tokens]
+            merged = [
+                (role, sum(n for _, n in group)) for role, group in itertools.groupby(kept, key=lambda part: part[0])
+            ]
+            if merged:
+                answers.append(tuple(merged))
+                prompts.append(len(trace.prompts[merged[0][0]]))
+        if not answers:
+            raise ValueError("schedule: the traces hold no answer with tokens of a model; give others")
+        return cls(round(statistics.median(prompts)), tuple(answers))
+
     def save(self, file: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         lines = ",\n  ".join(json.dumps(answer) for answer in self.answers)
         file.write_text(f'{{"prompt": {self.prompt}, "answers": [\n  {lines}\n]}}\n')
 
     @property
+    def means(self) -> tuple[float, float]:
+        """Mean tokens of the target's and of the draft's segments."""
+        mine, theirs = ([n for a in self.answers for r, n in a if r is role] for role in (Role.TARGET, Role.DRAFT))
+        return statistics.fmean(mine or [0]), statistics.fmean(theirs or [0])
+
+    @property
     def share(self) -> float:
         """The target's share of all tokens."""
-        return share(itertools.chain.from_iterable(self.answers))
+        return share(part for answer in self.answers for part in answer)
 
 
-def share(parts: Sequence[Part] | itertools.chain[Part]) -> float:
+def share(parts: Iterable[Part]) -> float:
     """The target's share of the tokens of some segments."""
     tokens = {Role.TARGET: 0, Role.DRAFT: 0}
     for role, n in parts:

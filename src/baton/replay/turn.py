@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
+from baton.bench.load import Sent, open_loop, poisson
 from baton.boundary import SegmentMatcher
 from baton.engines.base import Call, Engine, Prefix, Session
 from baton.replay.schedule import Part, Schedule
@@ -24,8 +24,13 @@ ARMS: tuple[Arm, ...] = ("target", "cut", "relay")
 """One request an answer; the target cut into the schedule's segments; the schedule."""
 SHARING: tuple[Arm, ...] = ("draft", "beside")
 """The draft alone; target and draft beside each other, each with answers of its own: how far their steps overlap."""
+Load = int | float
+"""Answers in flight at any time (whole), or arrivals a second (not whole)."""
 GAUGES = ("running", "waiting", "cache_usage", "weight_bytes", "cache_bytes_peak")
 """Metrics of an engine that are no counters."""
+
+Plans = Iterator[tuple[int, Sequence[Part]]]
+"""A prompt's seed and the segments of each answer."""
 
 
 @dataclass
@@ -33,8 +38,11 @@ class Turn:
     """One turn of an arm: what each answer took, and where its time went. Seconds."""
 
     at_once: int
+    """Answers in flight; 0 in an open loop."""
     arm: Arm
     turn: int
+    rate: float = 0.0
+    """Arrivals a second, at random, of an open loop."""
     seconds: list[float] = field(default_factory=list)
     """By answer."""
     tokens: dict[str, int] = field(default_factory=lambda: {"target": 0, "draft": 0})
@@ -52,8 +60,12 @@ class Turn:
     """By role, what the engine's counters rose by."""
 
     @property
-    def key(self) -> tuple[int, Arm, int]:
-        return self.at_once, self.arm, self.turn
+    def load(self) -> Load:
+        return self.rate or self.at_once
+
+    @property
+    def key(self) -> tuple[Load, Arm, int]:
+        return self.load, self.arm, self.turn
 
 
 class Replayer:
@@ -72,25 +84,22 @@ class Replayer:
         self.vocabulary = replace(target, end_of_text=frozenset(), end_of_thinking=None)
         self.plain = [i for i in range(len(target)) if i not in target.control and i not in target.end_of_text]
 
-    async def turn(self, at_once: int, arm: Arm, turn: int, answers: int) -> Turn:
-        """`answers` answers, `at_once` of them in flight at any time, each after a prompt of its own.
+    async def turn(self, load: Load, arm: Arm, turn: int, answers: int) -> Turn:
+        """`answers` answers, each after a prompt of its own, at one load.
 
-        Beside the target's answers (`beside`), the draft has as many of its own in flight until those are written.
+        Beside the target's answers (`beside`, closed loops only), the draft has as many of its own in flight until
+        those are written. The latencies of an open loop count from when an answer was due.
         """
-        measured = Turn(at_once, arm, turn)
+        measured = Turn(load, arm, turn) if isinstance(load, int) else Turn(0, arm, turn, load)
         for engine in self.engines.values():
             engine.forget()
         before = self._counters()
-        work = asyncio.gather(*self._workers(measured, at_once, _plans(self.schedule, arm, turn, answers)))
-        if arm == "beside":
-            endless = _plans(self.schedule, "draft", turn, None)
-            others = [asyncio.ensure_future(w) for w in self._workers(measured, at_once, endless, timed=False)]
-            await work
-            for other in others:
-                other.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
+        if measured.rate:
+            await self._open(measured, _plans(self.schedule, arm, turn, answers), answers)
+        elif arm == "beside":
+            await self._beside(measured, answers)
         else:
-            await work
+            await self._closed(measured, _plans(self.schedule, arm, turn, answers))
         after = self._counters()
         measured.engines = {
             role: {name: round(value - before[role].get(name, 0.0), 6) for name, value in now.items()}
@@ -98,17 +107,41 @@ class Replayer:
         }
         return measured
 
-    def _workers(
-        self, measured: Turn, at_once: int, plans: Iterator[tuple[int, Sequence[Part]]], timed: bool = True
-    ) -> list[Coroutine[Any, Any, None]]:
+    async def _closed(self, measured: Turn, plans: Plans, timed: bool = True) -> None:
         async def work() -> None:
             for seed, parts in plans:
-                begun = time.perf_counter()
+                begun = asyncio.get_running_loop().time()
                 await self._answer(measured, self._prompt(seed), parts)
                 if timed:
-                    measured.seconds.append(time.perf_counter() - begun)
+                    measured.seconds.append(asyncio.get_running_loop().time() - begun)
 
-        return [work() for _ in range(at_once)]
+        async with asyncio.TaskGroup() as group:
+            for _ in range(measured.at_once):
+                group.create_task(work())
+
+    async def _beside(self, measured: Turn, answers: int) -> None:
+        endless = _plans(self.schedule, "draft", measured.turn, None)
+        drafting = asyncio.ensure_future(self._closed(measured, endless, timed=False))
+        try:
+            await self._closed(measured, _plans(self.schedule, "target", measured.turn, answers))
+        finally:
+            drafting.cancel()
+            await asyncio.gather(drafting, return_exceptions=True)
+
+    async def _open(self, measured: Turn, plans: Plans, answers: int) -> None:
+        """Every arm has the arrivals of its turn; none is waited for but those that are due."""
+        planned = list(plans)
+        arrivals = poisson(measured.rate, answers + 1, measured.turn + 1)
+        start = asyncio.get_running_loop().time()
+
+        async def ask(sent: Sent) -> bool:
+            seed, parts = planned[sent.number % answers]
+            await self._answer(measured, self._prompt(seed + sent.number // answers), parts)
+            if sent.number < answers:
+                measured.seconds.append(asyncio.get_running_loop().time() - start - sent.due)
+            return True
+
+        await open_loop(arrivals, 0, answers, ask)
 
     def _prompt(self, seed: int) -> list[int]:
         return random.Random(seed).choices(self.plain, k=self.schedule.prompt)
@@ -151,7 +184,7 @@ class Replayer:
         }
 
 
-def _plans(schedule: Schedule, arm: Arm, turn: int, answers: int | None) -> Iterator[tuple[int, Sequence[Part]]]:
+def _plans(schedule: Schedule, arm: Arm, turn: int, answers: int | None) -> Plans:
     """A seed for the prompt and the segments of each answer; endless if `answers` is None. A turn goes on in the
     schedule where the one before it ended, the same for every arm."""
     first = turn * (answers or 0)

@@ -1,0 +1,112 @@
+"""The `baton replay` command."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from baton.config import PairConfig
+    from baton.replay.results import Results
+    from baton.replay.schedule import Schedule
+    from baton.replay.turn import Load
+
+ASSUMED = """\
+# Costs measured by `baton replay --profile`: {about}.
+# `acceptance` is not measured by a replay: 0.5 is assumed.
+"""
+
+
+def replay_command(
+    pair: Annotated[str, typer.Argument(help="`nano` (shipped with Baton) or the path of a pair.yaml.")],
+    schedule: Annotated[Path, typer.Option(help="Who writes how many tokens: a schedule, or a run's traces.jsonl.")],
+    out: Annotated[Path, typer.Option(help="Results (JSON); an interrupted replay goes on from there.")],
+    at_once: Annotated[str, typer.Option(help="Answers in flight, by commas.")] = "1",
+    rate: Annotated[str, typer.Option(help="Arrivals a second of open loops, by commas.")] = "",
+    sharing: Annotated[str, typer.Option(help="Of the answers in flight, where both models run side by side.")] = "",
+    answers: Annotated[int, typer.Option(min=1, help="Of a turn; at least as many as are in flight.")] = 2,
+    turns: Annotated[int, typer.Option(min=1, help="Of each arm.")] = 3,
+    prefix: Annotated[int, typer.Option(min=1, help="Tokens of the cached prefix of single requests.")] = 512,
+    profile: Annotated[
+        Path | None, typer.Option(help="Costs file to write (YAML), for `plan` and `simulated`.")
+    ] = None,
+) -> None:
+    """Time a schedule of segments, token for token: relayed, by the target alone, and by the target cut alike."""
+    from baton.config import load_pair
+    from baton.replay.results import Results
+
+    planned = _schedule(schedule)
+    config = load_pair(pair)
+    about = {
+        "pair": config.model_dump(mode="json", include={"name", "target", "draft"}), "schedule": schedule.name,
+        "target_share": round(planned.share, 4), "answers": answers, "prefix": prefix,
+    }  # fmt: skip
+    results = Results(out, about)
+    loads: list[Load] = [*_numbers("--at-once", at_once, int), *_numbers("--rate", rate, float)]
+    shared = _numbers("--sharing", sharing, int)
+    _run(_measured(config, pair, results, planned, loads, shared, answers, turns, prefix), config)
+    for row in results.summary():
+        print(json.dumps(row))
+    if profile is not None:
+        _write_profile(results, planned, profile, config.name)
+
+
+def _schedule(file: Path) -> Schedule:
+    from baton.records import read_traces
+    from baton.replay.schedule import Schedule
+
+    return Schedule.of_traces(read_traces(file)) if file.suffix == ".jsonl" else Schedule.load(file)
+
+
+def _numbers(option: str, text: str, kind: type[Any]) -> list[Any]:
+    try:
+        found = [kind(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise ValueError(f"{option}: {text!r} is no list of numbers; write them as 1,4,16") from None
+    if any(number <= 0 for number in found):
+        raise ValueError(f"{option}: {text!r} holds a number that is not above 0; drop it")
+    return found
+
+
+async def _measured(
+    config: PairConfig, source: str, results: Results, schedule: Schedule, loads: list[Load], sharing: list[int],
+    answers: int, turns: int, prefix: int,
+) -> None:  # fmt: skip
+    from baton.pair import Pair
+    from baton.replay.matrix import Matrix
+    from baton.replay.turn import Replayer
+
+    loaded = Pair.load(config, Path.cwd() if source == "nano" else Path(source).resolve().parent)
+    try:
+        replayer = Replayer(loaded.engines, schedule)
+        matrix = Matrix(
+            results, replayer, loads, sharing=sharing, answers=answers, turns=turns, prefix=prefix
+        )  # fmt: skip
+        await matrix.measure()
+    finally:
+        await loaded.close()
+
+
+def _run(work: Any, config: PairConfig) -> None:
+    """Simulated models run on a clock that does not wait."""
+    from baton import virtual_clock
+
+    if {config.target.engine, config.draft.engine} == {"simulated"}:
+        virtual_clock.run(work)
+    else:
+        asyncio.run(work)
+
+
+def _write_profile(results: Results, schedule: Schedule, file: Path, name: str) -> None:
+    import yaml
+
+    from baton.replay.profile import profile
+
+    costs = {**profile(results, schedule, name), "acceptance": 0.5}
+    text = yaml.safe_dump(costs, sort_keys=False, default_flow_style=None, width=120)
+    file.write_text(ASSUMED.format(about=results.file.name) + text, encoding="utf-8")
+    print(f"-> {file}")
