@@ -21,8 +21,8 @@ bench() { # NAME OPTION ...: one start of the pair
 
 for configuration; do
   case $configuration in
-    full) bench full --mps --graphs full || bench mps --mps || bench plain ;;
-    eagle3) bench eagle3 --mps --accepted 2.4 || bench eagle3-alone --accepted 2.4 ;;
+    full) bench full --mps --graphs full || bench mps --mps --graphs piecewise || bench plain ;;
+    eagle3) bench eagle3 --mps --graphs piecewise --accepted 2.4 || bench eagle3-alone --accepted 2.4 ;;
     # A request that comes while a step is under way need not wait for the next one, which is scheduled already.
     sync) bench sync --mps --graphs full --no-async --at-once 16,64,1,4 --sharing 16 ;;
     plain) bench plain --at-once 1,16 --sharing 16 ;;

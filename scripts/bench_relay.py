@@ -42,8 +42,6 @@ from baton.replay.weightless import SHAPES, Weightless
 from baton.trace import Role
 
 SCHEDULE = Path(__file__).parent.parent / "benchmarks" / "relay" / "schedule.json"
-GRAPH_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-"""Tokens of a step for which CUDA graphs are captured: what a cut has to catch up with is among them."""
 STAGGER_SECONDS = 15
 """The draft starts beside the target, once that has its processes."""
 
@@ -62,7 +60,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--draft-devices", type=numbers)
     parser.add_argument("--context", type=int, default=4096)
     parser.add_argument("--block", type=int, help="tokens in a block of the prefix cache")
-    parser.add_argument("--graphs", choices=("piecewise", "full"), default="piecewise", help="of steps that read")
+    parser.add_argument("--graphs", choices=("own", "piecewise", "full"), default="own", help="of steps that read")
     parser.add_argument("--no-async", action="store_true", help="schedule a step only when the one before it is done")
     parser.add_argument("--mps", action="store_true", help="share the GPU through CUDA's multi-process service")
     parser.add_argument("--accepted", type=float, help="Eagle-3 on the target, with so many tokens a step in the mean")
@@ -83,17 +81,17 @@ def weightless(asked: argparse.Namespace, role: Role) -> Weightless:
     args: dict[str, Any] = {"max_num_batched_tokens": 4096}
     if asked.no_async:
         args["async_scheduling"] = False
-    if not on_cpu():
-        args["compilation_config"] = {
-            "cudagraph_capture_sizes": [*GRAPH_SIZES],
-            "cudagraph_mode": "FULL" if asked.graphs == "full" else "FULL_AND_PIECEWISE",
-        }
     return Weightless(
         size=asked.target if target else asked.draft,
         cache_mb=asked.cache_mb[0 if target else 1],
         max_batch=max(asked.at_once),
         settings=VllmSettings(
-            devices=devices, tensor_parallel=len(devices or (0,)), context=asked.context, block=asked.block, args=args
+            devices=devices,
+            tensor_parallel=len(devices or (0,)),
+            context=asked.context,
+            block=asked.block,
+            graphs=None if asked.graphs == "own" else asked.graphs,
+            args=args,
         ),
         eagle3={"tokens": asked.speculative_tokens, "length": asked.accepted} if target and asked.accepted else {},
     )

@@ -34,6 +34,7 @@ def model(**fields: Any) -> ModelConfig:
             r"vllm.devices: \[0, 1\] are 2 GPUs, and 1 replicas of 1 need 1; set tensor_parallel or replicas",
         ),
         ({"engine": "vllm", "vllm": {"args": {"dtype": "half"}}}, "vllm.args.dtype: it is set by dtype; use"),
+        ({"engine": "vllm", "vllm": {"graphs": "full", "eager": True}}, "vllm.graphs: there are none where vllm.eager"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line_with_field_value_and_remedy(fields: dict[str, Any], message: str) -> None:

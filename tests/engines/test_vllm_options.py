@@ -49,6 +49,16 @@ def test_a_cpu_computes_in_float32_without_compilation(monkeypatch: pytest.Monke
     assert variables(3)["OMP_NUM_THREADS"] == "3"
 
 
+def test_graphs_are_captured_for_what_a_segment_catches_up_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = arguments(monkeypatch, cpu=False, graphs="full")["compilation_config"]
+    assert full["cudagraph_mode"] == "FULL"
+    assert {1, 64, 256} <= set(full["cudagraph_capture_sizes"])
+    piecewise = arguments(monkeypatch, cpu=False, graphs="piecewise")["compilation_config"]
+    assert piecewise["cudagraph_mode"] == "FULL_AND_PIECEWISE"
+    assert "compilation_config" not in arguments(monkeypatch, cpu=False)
+    assert "compilation_config" not in arguments(monkeypatch, cpu=True, graphs="full")
+
+
 def test_further_arguments_add_to_the_speculation(monkeypatch: pytest.MonkeyPatch) -> None:
     extra = {"speculative_config": {"draft_tensor_parallel_size": 1}, "enable_chunked_prefill": True}
     wanted = arguments(monkeypatch, cpu=False, speculative=Speculation("ngram", 5, 2, 3), args=extra)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 CLAIMED = {
     "model": "model", "tokenizer": "model", "revision": "revision", "trust_remote_code": "trust_remote_code",
     "dtype": "dtype", "max_num_seqs": "max_batch", "tensor_parallel_size": "vllm.tensor_parallel",
     "data_parallel_size": "vllm.replicas", "device_ids": "vllm.devices", "gpu_memory_utilization": "vllm.memory",
     "kv_cache_memory_bytes": "cache_mb", "max_model_len": "vllm.context", "block_size": "vllm.block",
-    "enforce_eager": "vllm.eager",
+    "enforce_eager": "vllm.eager", "compilation_config": "vllm.graphs",
 }  # fmt: skip
 """vLLM's arguments that a field of the configuration sets."""
 
@@ -31,6 +31,10 @@ class VllmSettings:
     """Most tokens of a sequence; the model's own if null."""
     block: int | None = None
     """Tokens in a block of the prefix cache, the unit in which a prefix is found again; vLLM's choice if null."""
+    graphs: Literal["full", "piecewise"] | None = None
+    """CUDA graphs of steps that read, for up to 256 tokens: what a segment has to catch up with. `full` needs an
+    attention that can (FlashAttention 3; vLLM takes less where it cannot). vLLM's own if null: piecewise, for steps of
+    up to twice `max_batch`."""
     eager: bool = False
     """Leaves out compilation and CUDA graphs: a faster start, slower tokens. Always so on a CPU."""
     logprobs: int = 20
@@ -44,6 +48,10 @@ class VllmSettings:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"vllm.{name}: {value} is out of range; use {least} or more")
+        if self.graphs not in (None, "full", "piecewise"):
+            raise ValueError(f"vllm.graphs: {self.graphs!r} is unknown; use full or piecewise")
+        if self.graphs is not None and self.eager:
+            raise ValueError("vllm.graphs: there are none where vllm.eager is true; drop one of the two")
         if self.logprobs == 0:
             raise ValueError("vllm.logprobs: 0 leaves nothing to read; use 2 or more, or -1 for the whole vocabulary")
         if self.memory is not None and not 0 < self.memory <= 1:

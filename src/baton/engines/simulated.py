@@ -52,18 +52,19 @@ class SharedGpu:
     """What two models compute on: a forward is slowed for as long as one of the other model is under way."""
 
     def __init__(self, sharing: Sharing):
-        self._keeps = {Role.TARGET: sharing.target, Role.DRAFT: sharing.draft}
+        self._sharing = sharing
         self._busy: set[Role] = set()
         self._waiters: dict[Role, asyncio.Future[float]] = {}
 
-    async def compute(self, role: Role, start: float, seconds: float) -> float:
-        """A forward that begins at `start` (the loop's clock) and takes `seconds` alone; returns when it ends."""
+    async def compute(self, role: Role, start: float, seconds: float, requests: int = 1) -> float:
+        """A forward of `requests` that begins at `start` (the loop's clock) and takes `seconds` alone; returns when it
+        ends."""
         loop = asyncio.get_running_loop()
         self._turn(role, start, busy=True)
-        at, left, end = start, seconds, start
+        at, left, end, beside = start, seconds, start, self._sharing.keeps(role, requests)
         try:
             while True:
-                speed = self._keeps[role] if len(self._busy) > 1 else 1.0
+                speed = beside if len(self._busy) > 1 else 1.0
                 end = at + left / speed
                 waiter = self._waiters[role] = loop.create_future()
                 timer = loop.call_at(end, _resolve, waiter, end)
@@ -223,7 +224,7 @@ class SimulatedEngine(Engine):
                 now += seconds
                 await asyncio.sleep(max(0.0, now - loop.time()))
             else:
-                now = await self.gpu.compute(self.role, now, seconds)
+                now = await self.gpu.compute(self.role, now, seconds, len(self.running))
             self.counts["steps"] += 1
             for request in self.running:
                 self._advance(request, now)

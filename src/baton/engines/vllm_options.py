@@ -12,6 +12,9 @@ from pydantic import ValidationError
 from baton.engines.base import Speculation
 from baton.engines.settings import VllmSettings
 
+GRAPH_TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+"""Tokens of a step for which graphs are captured; one takes a fraction of a second at the start."""
+
 
 def on_cpu() -> bool:
     """Whether the vLLM that is installed here runs on CPUs.
@@ -53,6 +56,11 @@ def engine_arguments(
             wanted["gpu_memory_utilization"] = 0.01
     if not cpu:
         wanted["device_ids"] = [*settings.devices_of(replica)]
+        if settings.graphs is not None:
+            wanted["compilation_config"] = {
+                "cudagraph_mode": "FULL" if settings.graphs == "full" else "FULL_AND_PIECEWISE",
+                "cudagraph_capture_sizes": [*GRAPH_TOKENS],
+            }
     optional = {
         "revision": revision,
         "max_model_len": settings.context,

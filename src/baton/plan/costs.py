@@ -291,12 +291,36 @@ class Speculation(Strict):
     """Whether the draft's engine speculates as well, with the same gain."""
 
 
-class Sharing(Strict):
-    """Two models on the same GPUs: the share of its own speed that each keeps while the other computes too. 0.5 and 0.5
-    where their steps take turns, 1 and 1 where neither is slowed."""
+Points = tuple[tuple[float, float], ...]
+"""Values at numbers of requests, ascending; between them it is linear."""
 
-    target: float = Field(gt=0, le=1)
-    draft: float = Field(gt=0, le=1)
+
+def _points(value: Any) -> Any:
+    if isinstance(value, (int, float)):
+        return ((1, value),)
+    return tuple(sorted(value.items())) if isinstance(value, Mapping) else value
+
+
+class Sharing(Strict):
+    """Two models on the same GPUs: the share of its own speed that each keeps while the other computes too.
+
+    0.5 and 0.5 where their steps take turns, 1 and 1 where neither is slowed. Each by the number of its requests,
+    `{1: 0.9, 16: 0.8}`, or one number."""
+
+    target: Annotated[Points, BeforeValidator(_points)]
+    draft: Annotated[Points, BeforeValidator(_points)]
+
+    @model_validator(mode="after")
+    def _shares(self) -> Sharing:
+        for role, points in (("target", self.target), ("draft", self.draft)):
+            if not points or not all(0 < share <= 1 for _, share in points):
+                raise ValueError(f"sharing.{role}: {dict(points)} is no share of the speed; use numbers in (0, 1]")
+        return self
+
+    def keeps(self, role: str, requests: int) -> float:
+        """The share of a role's speed with so many requests of its own."""
+        counts, shares = zip(*(self.target if role == "target" else self.draft), strict=True)
+        return float(np.interp(requests, counts, shares))
 
 
 class Simulation(Strict):

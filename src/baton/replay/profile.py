@@ -136,18 +136,15 @@ def _ahead(results: Results) -> int:
     return max(0, round((first - own) / step - RESUBMITTED))
 
 
-def _sharing(results: Results) -> dict[str, float] | None:
-    """Each model's speed beside the other, at the highest load where that was measured."""
+def _sharing(results: Results) -> dict[str, dict[int, float]] | None:
+    """Each model's speed beside the other, by the answers at once."""
     beside = _by_load(results, "beside")
-    if not beside:
-        return None
-    most = max(beside)
 
-    def keeps(role: Role) -> float:
-        alone = statistics.median(step_ms(turn, role) for turn in _by_load(results, ARM[role])[most])
-        return round(min(1.0, alone / _median_step(beside[most], role)), 3)
+    def keeps(role: Role, load: int) -> float:
+        alone = _median_step(_by_load(results, ARM[role])[load], role)
+        return round(min(1.0, alone / _median_step(beside[load], role)), 3)
 
-    return {str(role): keeps(role) for role in ARM}
+    return {str(role): {load: keeps(role, load) for load in sorted(beside)} for role in ARM} if beside else None
 
 
 def _median_step(turns: Sequence[Turn], role: Role) -> float:

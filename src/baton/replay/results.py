@@ -144,6 +144,9 @@ def _relaying(turns: Sequence[Together]) -> dict[str, float]:
 
 def _sharing(turns: Sequence[Together]) -> dict[str, float]:
     """What the two engines leave each other. `overlap` is 0 where their steps take turns, 1 where neither is slowed."""
+    turns = [turn for turn in turns if all(turn["beside"].decoded.values())]
+    if not turns:
+        return {}
     median = _median(turns)
 
     def kept(turn: Together, role: str, alone: Arm) -> float:

@@ -162,20 +162,23 @@ class Replayer:
         submitted = asyncio.get_running_loop().time()
         first: float | None = None
         last, beside = 0.0, 0
-        async with aclosing(session.generate(call)) as chunks:
-            async for chunk in chunks:
-                if chunk.ids and first is None:
-                    # The tokens of the first step, several where the model speculates.
-                    first, beside = chunk.first, len(chunk.ids)
-                last = chunk.last
-        assert first is not None
-        measured.tokens[role] += call.cap
-        measured.decode_s[role] += last - first
-        measured.decoded[role] += len(call.matcher.ids) - beside
-        if not opening:
-            measured.first_s[role].append(first - submitted)
-        measured.cached += call.usage.cached
-        measured.prompt += call.usage.prompt
+        try:
+            async with aclosing(session.generate(call)) as chunks:
+                async for chunk in chunks:
+                    if chunk.ids and first is None:
+                        # The tokens of the first step, several where the model speculates.
+                        first, beside = chunk.first, len(chunk.ids)
+                    last = chunk.last
+        finally:
+            # Also of a segment that is broken off, beside the target.
+            if first is not None:
+                measured.tokens[role] += min(call.cap, len(call.matcher.ids))
+                measured.decode_s[role] += last - first
+                measured.decoded[role] += len(call.matcher.ids) - beside
+                if not opening:
+                    measured.first_s[role].append(first - submitted)
+                measured.cached += call.usage.cached
+                measured.prompt += call.usage.prompt
 
     def _counters(self) -> dict[str, dict[str, float]]:
         return {

@@ -1,0 +1,175 @@
+"""A replay writes a schedule token for token, times its arms, and its costs foretell it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from baton.config import ConfigError
+from baton.engines.simulated import SharedGpu, SimulatedEngine
+from baton.plan.costs import Costs, load_costs
+from baton.replay.matrix import Matrix
+from baton.replay.profile import profile
+from baton.replay.results import Results
+from baton.replay.schedule import Schedule
+from baton.replay.turn import Replayer, Turn, planned
+from baton.trace import Kind, Role, Segment, Trace
+from virtual_clock import run
+
+SCHEDULE = Schedule(
+    20, (((Role.TARGET, 10), (Role.DRAFT, 6), (Role.TARGET, 4)), ((Role.TARGET, 14), (Role.DRAFT, 6)))
+)  # fmt: skip
+COSTS = Costs.model_validate(
+    {
+        "target": {"token_s": 0.02, "call_s": 0.005, "prefill_token_s": 0.0001, "slowdown": {1: 1.0, 4: 1.2}},
+        "draft": {"token_s": 0.003, "call_s": 0.004, "prefill_token_s": 0.00002, "slowdown": {1: 1.0, 4: 1.1}},
+        "acceptance": 0.5,
+        "sharing": {"target": {1: 0.9, 4: 0.8}, "draft": 0.4},
+    }
+)
+
+
+def replayer(costs: Costs = COSTS, schedule: Schedule = SCHEDULE) -> Replayer:
+    assert costs.sharing is not None
+    gpu = SharedGpu(costs.sharing)
+    return Replayer({role: SimulatedEngine(role, costs, gpu=gpu) for role in (Role.TARGET, Role.DRAFT)}, schedule)
+
+
+def turn(*wanted) -> Turn:
+    return run(replayer().turn(*wanted))
+
+
+def measured(file: Path, costs: Costs = COSTS, schedule: Schedule = SCHEDULE, **more) -> Results:
+    """A whole matrix on simulated engines."""
+    results = Results(file, {"schedule": "test"})
+    settings = {"loads": (1, 4), "sharing": (1, 4), "answers": 2, "turns": 2, **more}
+    run(Matrix(results, replayer(costs, schedule), **settings).measure())
+    return results
+
+
+@pytest.mark.parametrize(
+    ("arm", "tokens", "cuts"),
+    [("target", (40, 0), 0), ("cut", (40, 0), 3), ("relay", (28, 12), 3), ("draft", (0, 40), 0)],
+)
+def test_an_arm_writes_the_schedule_token_for_token(arm, tokens, cuts):
+    found = turn(1, arm, 0, 2)
+    assert (found.tokens["target"], found.tokens["draft"]) == tokens
+    assert (found.engines["target"]["tokens_sampled"], found.engines["draft"]["tokens_sampled"]) == tokens
+    assert sum(map(len, found.first_s.values())) == cuts
+    assert len(found.seconds) == 2
+
+
+def test_a_relay_takes_what_its_tokens_cuts_and_catch_ups_cost():
+    (first, _) = turn(1, "relay", 0, 2).seconds
+    written = 14 * 0.02 + 6 * 0.003
+    # All that a model did not write itself is read, but the last token of a prefix: what follows it is written.
+    read = 0.0001 * (19 + 5) + 0.00002 * 29
+    assert first == pytest.approx(written + 2 * 0.005 + 0.004 + read)
+
+
+def test_beside_each_other_the_draft_writes_until_the_target_is_done():
+    found = turn(4, "beside", 0, 4)
+    assert found.tokens["target"] == 80
+    assert found.tokens["draft"] > 80
+    assert len(found.seconds) == 4
+
+
+def test_latencies_of_an_open_loop_count_from_when_an_answer_was_due():
+    slow, fast = (turn(rate, "target", 0, 30) for rate in (0.5, 4.0))
+    assert (slow.rate, slow.at_once, len(slow.seconds)) == (0.5, 0, 30)
+    assert min(slow.seconds) == pytest.approx(20 * 0.02 + 0.005 + 0.0001 * 19, rel=0.01)
+    assert sum(fast.seconds) > sum(slow.seconds)
+    assert turn(4.0, "target", 0, 30).seconds == fast.seconds
+
+
+def test_an_interrupted_matrix_goes_on_and_repeats_a_turn_that_some_arm_missed(tmp_path):
+    file = tmp_path / "results.json"
+    whole = measured(file)
+    assert [row["at_once"] for row in whole.summary()] == [1, 4]
+    data = json.loads(file.read_text())
+    file.write_text(json.dumps({**data, "turns": data["turns"][:7]}))
+    again = measured(file)
+    assert [t.key for t in again.turns[:5]] == [t.key for t in whole.turns[:5]]
+    assert sorted(t.key for t in again.turns) == sorted(t.key for t in whole.turns)
+    assert again.probes == whole.probes
+    with pytest.raises(ConfigError, match="measured with other settings"):
+        Results(file, {"schedule": "another"})
+
+
+def test_a_profile_gives_back_the_costs_and_foretells_the_relay(tmp_path):
+    schedule = Schedule.draw(8, prompt=20, tokens=100, target=20, draft=10, seed=1)
+    results = measured(tmp_path / "results.json", schedule=schedule, answers=4)
+    found = profile(results, schedule, "again")
+    for role in (Role.TARGET, Role.DRAFT):
+        model, given = found[role], COSTS.target if role is Role.TARGET else COSTS.draft
+        assert model["token_s"] == pytest.approx(given.token_s, rel=0.02)
+        assert model["call_s"] == pytest.approx(given.call_s, rel=0.1)
+        assert model["prefill_token_s"] == pytest.approx(given.prefill_token_s, rel=0.1)
+        assert model["slowdown"][4] == pytest.approx(dict(given.slowdown)[4], rel=0.02)
+    assert found["sharing"]["target"][1] == pytest.approx(0.9, abs=0.03)
+    assert found["sharing"]["target"][4] == pytest.approx(0.8, abs=0.03)
+    costs = Costs.model_validate({**found, "acceptance": 0.5})
+    foretold = measured(tmp_path / "foretold.json", costs, schedule, answers=4).summary()
+    for one, other in zip(foretold, results.summary(), strict=True):
+        for name in ("target_p50_s", "cut_p50_s", "relay_p50_s"):
+            assert one[name] == pytest.approx(other[name], rel=0.05)
+
+
+def test_drawn_answers_have_the_share_of_the_means_each():
+    drawn = Schedule.draw(6, prompt=10, tokens=200, target=46, draft=20, seed=3)
+    assert drawn == Schedule.draw(6, prompt=10, tokens=200, target=46, draft=20, seed=3)
+    for parts in drawn.answers:
+        assert sum(n for _, n in parts) == 200
+        assert sum(n for r, n in parts if r == "target") / 200 == pytest.approx(46 / 66, abs=0.02)
+    assert planned("target", drawn.answers[0]) == [(Role.TARGET, 200)]
+
+
+def test_a_schedule_is_read_from_traces_and_from_its_file(tmp_path):
+    kept = [("target", 3), ("target", 2), ("inserted", 1), ("draft", 4)]
+    segments = [
+        Segment(id=n, parent=n - 1, branch=0, role=Role(role), kind=Kind.WRITE, kept=True, ids=[1] * size,
+                kept_tokens=size if role != "inserted" else 0)
+        for n, (role, size) in enumerate(kept, 1)
+    ]  # fmt: skip
+    trace = Trace(prompts={"target": [1] * 30, "draft": [1] * 31}, segments=segments)
+    schedule = Schedule.of_traces([trace])
+    assert schedule == Schedule(30, (((Role.TARGET, 5), (Role.DRAFT, 4)),))
+    schedule.save(tmp_path / "schedule.json")
+    assert Schedule.load(tmp_path / "schedule.json") == schedule
+    with pytest.raises(ValueError, match="no answer with tokens"):
+        Schedule.of_traces([Trace()])
+
+
+def test_the_command_replays_simulated_models_and_writes_their_costs(tmp_path, baton: Callable[..., str]):
+    costs = {**COSTS.model_dump(mode="json", exclude_none=True), "name": "simulated"}
+    for role in ("target", "draft"):
+        costs[role]["slowdown"] = dict(costs[role]["slowdown"])
+        costs["sharing"][role] = dict(costs["sharing"][role])
+    (tmp_path / "costs.yaml").write_text(yaml.safe_dump(costs))
+    models = {role: {"engine": "simulated", "model": f"costs.yaml#{role}"} for role in ("target", "draft")}
+    (tmp_path / "pair.yaml").write_text(yaml.safe_dump({"name": "simulated", **models}))
+    SCHEDULE.save(tmp_path / "schedule.json")
+    said = baton(
+        "replay", "pair.yaml", "--schedule", "schedule.json", "--out", "results.json", "--at-once", "1,4",
+        "--sharing", "1,4", "--turns", "1", "--profile", "measured.yaml",
+    )  # fmt: skip
+    assert "1 at once, turn 1, relay" in said
+    assert load_costs(tmp_path / "measured.yaml").target.token_s == pytest.approx(0.02, rel=0.02)
+
+
+@pytest.fixture
+def baton(tmp_path: Path) -> Callable[..., str]:
+    def command(*words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "baton.cli", *words], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return command
