@@ -858,10 +858,19 @@ class Generation:
         return Pending(self, node)
 
     def _start_optimistically(self, node: _Node) -> None:
-        """Guesses that the step is accepted and the router then asks for the same kind of step again."""
+        """Guesses that the draft's step is accepted and the router then asks for the same kind of step again.
+
+        A step of the target is scored to compare it with the draft's; who goes on after it is open.
+        """
         segment = node.segment
         begun = any(c.segment.kind is Kind.WRITE and not c.dead for c in node.children)
-        if segment.kind is Kind.WRITE and segment.ended_by is not END_OF_TEXT and self._room(node) and not begun:
+        if (
+            segment.role is Role.DRAFT
+            and segment.kind is Kind.WRITE
+            and segment.ended_by is not END_OF_TEXT
+            and self._room(node)
+            and not begun
+        ):
             self._begin(segment.role, node.until, node, 0, node.read)._node.optimistic = True
 
     def _settle(self, node: _Node, ids: Sequence[int]) -> None:

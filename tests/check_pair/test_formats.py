@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,25 @@ def test_qwen3_writes_the_opening_itself_and_can_be_switched_off(tmp_path):
     assert found.drops_thinking
     assert found.end_of_text == {"tokenizer": ["<|end|>"], "generation_config": ["<|im_end|>", "<|end|>"]}
     assert found.warnings == []
+
+
+def published(name: str) -> str:
+    """A published model's template, as the training extra's library ships it."""
+    found = find_spec("trl")
+    if found is None or found.origin is None:
+        pytest.skip("the templates come with the extra `train`")
+    return (Path(found.origin).parent / "chat_templates" / f"{name}.jinja").read_text()
+
+
+def test_the_published_templates_of_qwen3_and_r1_are_read_like_the_short_ones(tmp_path):
+    qwen = {"template": published("qwen3"), "ends": ["<|im_end|>", "<|end|>"]}
+    target = formats(tmp_path / "qwen", qwen, {**qwen, "padded": 384}).target
+    assert (target.thinking, target.switch, target.drops_thinking, target.warnings) == ("model", True, True, [])
+    assert target.prompt_without.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+    r1 = formats(tmp_path / "r1", {"template": published("deepseek_r1_distill")}, thinking=False).target
+    assert (r1.thinking, r1.switch, r1.drops_thinking, r1.system) == ("template", False, True, True)
+    assert r1.prompt.endswith("<think>\n")
+    assert r1.warnings == ["pair.thinking is false, but the template opens thinking all the same"]
 
 
 def test_a_model_that_does_not_think_is_told_as_such(tmp_path):

@@ -120,6 +120,14 @@ def test_drafting_goes_on_while_the_score_is_pending_and_a_rejection_cancels_it(
     assert [s.seed for s in trace.path()] == [s.seed for s in patient.path()]
 
 
+def test_a_rewrite_that_is_scored_is_not_gone_on_from_by_the_target():
+    draft, scorer = {**TARGET, "": "bad.\n\n", "bad.\n\n": "</think>"}, ScriptedScorer(prefers("bad"), delay=1.0)
+    engines = ScriptedEngine("target", TARGET, delay=0.1), ScriptedEngine("draft", draft, delay=0.1)
+    trace = relay(RSD(rescore=True), *engines, scorers={"prm": scorer}, optimistic=True)
+    assert kept(trace)[0] == ("target", "good.\n\n")
+    assert [c.text for c in engines[0].log] == [""], "the draft writes the next step, whichever version stands"
+
+
 def test_no_patience_cuts_a_long_answer():
     steps = 30
     text = "one.\n\n" * steps + "</think>answer<eos>"

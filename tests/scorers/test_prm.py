@@ -92,6 +92,21 @@ async def test_what_was_computed_of_an_answer_is_not_computed_again(built, kind)
     await scorer.close()
 
 
+async def test_the_separator_of_rsds_code_can_be_had(built):
+    folder, reference = built["skywork"]
+    published, trained = load(folder, "skywork", separator="\n\n"), load(folder, "skywork")
+    tokenizer = published.layout.tokenizer
+    pieces = published.layout.pieces(request(STEPS), 0)
+    assert {piece[-1] for piece in pieces} == {tokenizer.encode("\n\n", add_special_tokens=False)[-1]}
+    assert {piece[-1] for piece in trained.layout.pieces(request(STEPS), 0)} == {tokenizer.encode("\n")[-1]}
+    assert pieces[0][0] == tokenizer.bos_token_id
+    assert pieces[0].count(tokenizer.bos_token_id) == 1
+    (score,) = await published.score([request(STEPS)])
+    assert score.value != pytest.approx(reference(QUESTION, STEPS)[-1], **CLOSE)
+    await published.close()
+    await trained.close()
+
+
 async def test_a_rewritten_step_starts_from_the_step_before(built):
     folder, reference = built["qwen"]
     scorer = load(folder, "qwen")
