@@ -10,15 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from baton.boundary import STEP
 from baton.config import CallableConfig
 from baton.engines.base import EngineError
-from baton.gate import Threshold
-from baton.generation import Generation, Options, generate
 from baton.scorers.base import Score, ScoreRequest
 from baton.scorers.callable import Callable
 from baton.scorers.unit_test import unit_test
-from scripted import ScriptedEngine, pair
 
 
 def request(step: str = "step", before: tuple[str, ...] = (), question: str = "Q?") -> ScoreRequest:
@@ -195,35 +191,3 @@ async def test_code_that_fails_in_the_sandbox_says_why():
     score = await unit_test(request(block("def add(a, b)"), question=QUESTION))
     assert score.value == 0.0
     assert "SyntaxError" in score.reason
-
-
-class Gated:
-    """Draft, test, keep or let the target write it."""
-
-    name = "small-gate"
-
-    async def __call__(self, gen: Generation) -> None:
-        while not gen.finished:
-            step = await gen.propose("draft", [STEP])
-            if gen.decide(Threshold(1.0), step, await gen.score(step, by="test")):
-                gen.commit(step)
-            else:
-                gen.discard(step)
-                await gen.write("target", [STEP])
-
-
-async def test_a_relay_keeps_the_drafts_code_where_it_passes_and_rewrites_it_where_it_does_not():
-    plan, wrong, right = (
-        "We add.\n\n",
-        block("def add(a, b):\n    return a - b"),
-        block("def add(a, b):\n    return a + b"),
-    )
-    answer = plan + right + "Done.<eos>"
-    target = ScriptedEngine("target", lambda text, seed: answer[len(text) :])
-    draft = ScriptedEngine("draft", lambda text, seed: (plan + wrong if text in ("", plan) else answer)[len(text) :])
-    config = CallableConfig(kind="callable", function="baton.scorers.unit_test:unit_test", arguments={"seconds": 5})
-    scorer = Callable.load("test", config, {}, Path())
-    trace = await generate(pair(target, draft, test=scorer), Gated(), QUESTION, options=Options(thinking=False))
-    assert trace.text == answer.removesuffix("<eos>")
-    assert [(s.role, s.text) for s in trace.path()] == [("draft", plan), ("target", right), ("draft", "Done.")]
-    assert [(d.score, d.outcome) for d in trace.decisions] == [(1.0, True), (0.0, False), (1.0, True)]
