@@ -22,6 +22,8 @@ class BailOut(Wearing):
     A rejection costs the draft's step, its score and the target's rewrite one after the other, so a hard question
     takes longer under a gate than with the target alone. This bounds that tail.
 
+    Faithful: to no paper; published gates have no such bound, and their P99 is not reported.
+
     Use it when: the P99 of a gate is above the target's.
     """
 

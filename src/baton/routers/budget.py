@@ -18,9 +18,11 @@ class BudgetRouter(Wearing):
 
     Before each decision the rate at which steps may still be rejected is what is left of `share` over what is left of
     an answer of the expected length; the threshold is that quantile of the scores that steps get. So early caution
-    tightens the gate later, and an answer that went well until now can afford a rewrite (RSD's best gate under a
-    budget is a threshold at a quantile of the draft's score: arXiv 2501.19324). A decision that looks at no score (a
-    step that was cut short, a coin) stays what it is.
+    tightens the gate later, and an answer that went well until now can afford a rewrite. A decision that looks at no
+    score (a step that was cut short, a coin) stays what it is.
+
+    Faithful: to RSD's theory (arXiv 2501.19324), where the best gate under a budget is a threshold at a quantile of the
+    draft's scores; moving it within the answer is not the paper's.
 
     Use it when: the cost of each answer must be held, not only that of the average one.
     """

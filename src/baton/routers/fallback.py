@@ -34,6 +34,8 @@ class Fallback(Wearing):
     log-probabilities of a step) it still asks of the target. A router that chooses among several versions of the
     target's is refused.
 
+    Faithful: to no paper.
+
     Use it when: what should replace a rejected step is no language model, or not one of the pair.
     """
 

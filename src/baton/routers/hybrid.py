@@ -26,6 +26,8 @@ class Hybrid:
     if its score reaches `threshold`, else the target writes it (`rsd`). The draft writes the answer phase. Token
     speculation is the engines' and goes on below all of it.
 
+    Faithful: to no paper; its parts are `relaygen` (arXiv 2602.06454), `rsd` (2501.19324) and `lookahead` (2506.19830).
+
     Use it when: one router saves too little: cues where text is easy, slots that stand idle at low load, and a scorer
     that is cheaper than a rewrite.
     """

@@ -35,6 +35,8 @@ class LoadAware(Wearing):
     is an observation in the trace, so a generation can be replayed. `relayed_fraction` in the results says how many
     answers the draft wrote in.
 
+    Faithful: to no paper.
+
     Use it when: a router serves loads that change.
     """
 

@@ -12,7 +12,13 @@ from baton.routers.units import UNITS
 
 @dataclass(frozen=True)
 class Random:
-    """At every sentence (or step) end a coin decides who writes the next: the target with probability `share`."""
+    """At every sentence (or step) end a coin decides who writes the next: the target with probability `share`.
+
+    Faithful: to no paper; it is the control that published comparisons lack.
+
+    Use it when: the accuracy of another router is to mean something. In a recipe, `share_of: ROUTER` gives it the
+    target share that the other one was measured at.
+    """
 
     share: float = field(metadata={"vary": (0.0, 1.0), "rises": True})
     """Target share aimed at, from 0 (draft only) to 1 (target only)."""

@@ -1,8 +1,6 @@
 """RelayGen: the target hands over to the draft at discourse cues (arXiv 2602.06454).
 
-Cues are chosen once a pair, by `baton calibrate cues`: those after which the rest of the sentence is easy. Beside the
-published loop this one matches whole words and never cuts a token, keeps paragraph breaks that the draft writes, and
-hands back at sentence ends that decimals and abbreviations do not trigger.
+Cues are chosen once a pair, by `baton calibrate cues`: those after which the rest of the sentence is easy.
 """
 
 from __future__ import annotations
@@ -19,7 +17,21 @@ from baton.trace import Phase
 
 @dataclass(frozen=True)
 class RelayGen:
-    """After a switch cue the draft writes to the sentence's end; after the end of thinking, the whole answer."""
+    """After a switch cue the draft writes to the sentence's end; after the end of thinking, the whole answer.
+
+    Paper: arXiv 2602.06454.
+
+    Faithful: the target thinks, hands over at the pair's own cues, and takes over again after exactly one sentence; the
+    draft writes the answer; nothing is scored or trained.
+
+    Fixed: cues match whole words, the longest first ("know" is no "now", and a bare cue waits for its comma), and no
+    token is cut; a paragraph break that the draft writes stays; decimals and abbreviations end no sentence; an end of
+    text ends the answer whoever writes it; tokens pass as ids where the pair has one vocabulary; the answer keeps its
+    reserve of the budget. `relaygen-compat` does as the published code does, to measure the difference.
+
+    Use it when: the target thinks at length, and a few of its traces are at hand to choose cues from. It needs no
+    scorer, and nothing of an engine that a plain server does not have.
+    """
 
     profile: Path | None = field(default=None, metadata={"path": True, "pair": "cues"})
     """Cue profile that `baton calibrate cues` wrote; the pair's own if left out."""

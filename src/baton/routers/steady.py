@@ -30,6 +30,8 @@ class Steady(Wearing):
     The knob's value at each answer is an observation in its trace, so a generation can be replayed; replays move
     nothing.
 
+    Faithful: to no paper; the control is the textbook's integral one.
+
     Use it when: the load that the target gets must be held while questions change.
     """
 
