@@ -9,7 +9,18 @@ export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 python=${PYTHON:-python3}
 baton() { "$python" -m baton.cli "$@"; }
 timed() { local began=$SECONDS; "$@"; echo "== $((SECONDS - began)) s: ${*:0:4}"; }
-timed baton label recipes/nano/label.yaml --limit "$questions" --out runs/nano/labels
+# One process a core: labelling is most of the work.
+label() {
+  local cores pids=() shards=() n
+  cores=$(nproc)
+  for n in $(seq "$cores"); do
+    shards+=("runs/nano/label-$n")
+    baton label recipes/nano/label.yaml --limit "$questions" --shard "$n/$cores" --out "runs/nano/label-$n" & pids+=($!)
+  done
+  for n in "${pids[@]}"; do wait "$n"; done
+  baton merge runs/nano/labels "${shards[@]}"
+}
+[ -f runs/nano/labels/labels.parquet ] || timed label
 train() {
   timed "$python" scripts/"$1".py --config recipes/nano/train/"$2".yaml --use_cpu true --batch "$3" --report_to none \
     --disable_tqdm true

@@ -24,9 +24,9 @@ QUIET = {
 }  # fmt: skip
 
 
-def command(config: str, out: Path, data: Path, **fields: Any) -> list[str]:
+def command(config: str, out: Path, data: Path, script: Path = SCRIPT, **fields: Any) -> list[str]:
     """`accelerate launch` of a training; `fields` as in a recipe."""
-    launched = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(CONFIGS / config), str(SCRIPT)]
+    launched = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(CONFIGS / config), str(script)]
     given = {"model_name_or_path": "nano:draft", "data": data, "output_dir": out, "batch": 8, **QUIET, **fields}
     return launched + [part for name, value in given.items() for part in (f"--{name}", str(value).lower()
                        if isinstance(value, bool) else str(value))]  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from divergences import write_divergences
 from label_sets import VOCABULARY, encode, labels, write
-from launches import QUIET, train
+from launches import QUIET, SCRIPT, launch, losses, train
 from trl import ModelConfig
 
 from baton.config import NANO_PAIR, EquivalenceConfig, PolicyHeadConfig, TokenConfig
@@ -130,6 +130,18 @@ async def test_a_verifier_learns_which_steps_can_stand_for_each_other(tmp_path: 
     scorers = {"same": EquivalenceConfig(kind="equivalence", model=str(tmp_path / "out" / "model"))}
     trace = await answered(scorers, Lookahead(verifier="same", threshold=0.5, depth=2, asynchronous=False))
     assert any(helper.by == "same" for helper in trace.helpers)
+
+
+@pytest.mark.parametrize("script", ["train_segmenter", "train_policy", "train_verifier"])
+def test_two_processes_train_the_head_that_one_does(script: str, tmp_path: Path):
+    data = write(tmp_path / "labels", [reworded(x) for x in labels(60)])
+    own = {"train_segmenter": {"dropout": 0.0, "top": 20, "hidden": 16}, "train_verifier": {"kind": "resident"}}
+    given = {"script": SCRIPT.with_name(f"{script}.py"), "held_out": 0.3, **own.get(script, {})}
+    one = launch("cpu.yaml", tmp_path / "one", data, **given)
+    two = launch("ddp.yaml", tmp_path / "two", data, processes=2, strategy="ddp", **given)
+    assert two["processes"] == 2
+    assert losses(two) == pytest.approx(losses(one), rel=1e-3, abs=1e-5)
+    assert two["held_out"]["auc"] == pytest.approx(one["held_out"]["auc"], abs=1e-3)
 
 
 def test_shuffled_labels_teach_a_head_nothing(tmp_path: Path):

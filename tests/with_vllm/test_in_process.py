@@ -15,7 +15,7 @@ import pytest_asyncio
 from nano_models import BLOCK, CONTEXT, VLLM, nano
 from proposers import save_padded_draft, save_random_head
 
-from baton.boundary import ENTROPY, MARGIN, SENTENCE, STEP, TOP_PROB, SegmentMatcher
+from baton.boundary import ENTROPY, MARGIN, SENTENCE, STEP, TOP_PROB, Learned, Seen, SegmentMatcher
 from baton.engines.base import (
     Call,
     Engine,
@@ -30,6 +30,8 @@ from baton.engines.base import (
 from baton.generation import Budget, Options, generate
 from baton.pair import Pair
 from baton.routers.relaygen import RelayGen
+from baton.scorers.base import TokenReader
+from baton.scorers.token import top_numbers
 from baton.trace import Role
 from calls import writer
 
@@ -73,6 +75,26 @@ async def test_segments_end_where_the_transformers_engine_ends_them(
             assert (ours.matcher.ended_by, ours.matcher.kept) == (theirs.matcher.ended_by, theirs.matcher.kept)
             assert ours.ids == theirs.ids
             assert ours.usage.sampled == len(ours.ids)
+
+
+class Likeliest(TokenReader):
+    """What a head on log-probabilities sees: the spread of the first hundred."""
+
+    name, top = "likeliest", 100
+
+    def read(self, seen: Seen) -> float:
+        assert len(seen.top) == 100
+        return sum(top_numbers(seen.top, 100)) / 100
+
+
+async def test_a_head_on_log_probabilities_ends_segments_where_the_transformers_engine_does(
+    target: Engine, reference: Engine, prompts: Any
+) -> None:
+    for prompt in prompts:
+        boundary = Learned(Likeliest(), -14.0, keep=False, after=3)
+        ours, theirs = [await write(e, prompt, 120, until=(boundary,), read=Read(top=100)) for e in (target, reference)]
+        assert ours.matcher.ended_by is theirs.matcher.ended_by is boundary
+        assert (ours.ids, ours.matcher.kept) == (theirs.ids, theirs.matcher.kept)
 
 
 async def test_a_seed_repeats_its_tokens_and_another_draws_others(target: Engine, prompts: Any) -> None:
