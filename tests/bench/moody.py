@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,6 +17,8 @@ WRONG: set[str] = set()
 BROKEN: set[str] = set()
 """Questions at which it has a defect."""
 ATTEMPTS: list[str] = []
+FROZEN: list[int] = []
+"""Objects that garbage collections passed over while it was asked."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class Moody:
 
     async def __call__(self, gen: Generation) -> None:
         ATTEMPTS.append(gen.question)
+        FROZEN.append(gc.get_freeze_count())
         if LOST.get(gen.question, 0):
             LOST[gen.question] -= 1
             raise EngineLostError("the server went away")

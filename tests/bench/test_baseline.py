@@ -27,6 +27,8 @@ def test_the_target_that_does_not_speculate_is_the_baseline_even_if_it_comes_sec
     said = verdict(found)
     # The target's median is that of the arm which speed-ups are told against.
     assert any("half of its answers took at most 1.00 s, of the target's 2.00 s" in line for line in said.saves)
+    assert said.label == FAST.label
+    assert not any("with speculation" in line for line in said.saves), "it is not set against itself"
 
 
 def test_the_only_target_is_the_baseline_though_it_speculates():

@@ -5,6 +5,7 @@ Both roles of the pair are the small nano model, and budgets are tiny: what the 
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -263,6 +264,14 @@ def test_an_engine_that_comes_back_costs_attempts_and_no_answer(recipe, tmp_path
     assert [a["failures"] for a in results(out)["arms"]] == [0, 0]
     failures = [json.loads(line) for line in (out / "failures.jsonl").read_text().splitlines()]
     assert [(f["question"], f["attempt"], f["retryable"]) for f in failures] == [("test3", 0, True), ("test3", 1, True)]
+
+
+def test_garbage_collections_do_not_stop_answers_under_way(recipe, tmp_path):
+    moody.FROZEN.clear()
+    assert run_compare(recipe(routers=["target", "moody:Moody"], latency=None, limit=2), out=tmp_path / "run") == 0
+    assert len(moody.FROZEN) == 2
+    assert min(moody.FROZEN) > 100_000, "what is loaded is left out"
+    assert gc.get_freeze_count() == 0, "until the run is over"
 
 
 def test_a_further_attempt_at_a_timed_answer_is_as_cold_as_the_first(recipe, tmp_path):

@@ -23,6 +23,7 @@ from rich.table import Table
 
 from baton.bench import memory, metrics, runner, statistics, tasks
 from baton.bench.grading import Grade
+from baton.bench.load import uncollected
 from baton.bench.metrics import LATENCY, P99_ANSWERS, QUALITY, Arm, Run
 from baton.bench.statistics import Array, Interval
 from baton.bench.tasks import Question
@@ -150,7 +151,7 @@ async def choose(recipe: Recipe, out: Path, show: Progress) -> Chosen:
     try:
         if heads.memory is not None:
             memory.check(recipe, pairs.plain)
-        with show:
+        with show, uncollected():
             for name, rule, count in asked:
                 questions = tasks.load(
                     config.calibration.task or config.task, config.calibration.split, recipe.base, count

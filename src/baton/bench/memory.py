@@ -27,7 +27,7 @@ from rich.table import Table
 from baton.bench import metrics, runner, statistics, tasks
 from baton.bench.folder import failure
 from baton.bench.grading import Grade, Grader
-from baton.bench.load import Sent, closed_loop
+from baton.bench.load import Sent, closed_loop, uncollected
 from baton.bench.metrics import FAILED_LIMIT, P99_ANSWERS, Record
 from baton.bench.statistics import Array
 from baton.bench.tasks import Question
@@ -265,7 +265,7 @@ class _Trial:
         pair = Pair.load(config, self.recipe.pair_base, roles)
         loop = _Loop(self, label, pair, self._router(arm)[0], where.concurrency)
         try:
-            with self.show:
+            with self.show, uncollected():
                 await loop.run()
             peak = {str(role): engine.metrics()["cache_bytes_peak"] for role, engine in pair.engines.items()}
         finally:

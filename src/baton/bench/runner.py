@@ -29,6 +29,7 @@ from baton.bench.folder import RunFolder
 from baton.bench.gpu import Meter, visible_gpus
 from baton.bench.grading import Grade, Graded, Grader
 from baton.bench.labelled_gates import LabelledGates
+from baton.bench.load import uncollected
 from baton.bench.load_pass import Cells, LoadPass, add_results, arrival_digests
 from baton.bench.metrics import CALIBRATION, LATENCY, LOAD, QUALITY, Key, Run
 from baton.bench.partial import write_plan
@@ -334,7 +335,7 @@ class _Runner:
         if self.meter is not None:
             self.meter.start()
         try:
-            with self.show:
+            with self.show, uncollected():
                 for config in self.config.measured:
                     self.shares[config.name] = await self._measure_share(config)
                 contestants = [

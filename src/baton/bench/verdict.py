@@ -130,7 +130,9 @@ def _saves(arm: Arm, target: Arm) -> list[str]:
         out.append(said + ".")
     else:
         out.append("Time: not measured.")
-    if (against := get(arm, "speedup_vs_speculation", "mean")) is not None:
+    against = get(arm, "speedup_vs_speculation", "mean")
+    # A target that speculates would be set against itself.
+    if against is not None and arm["router"] != "target":
         interval = times_interval(get(arm, "speedup_vs_speculation", "ci"))
         out.append(f"Against the target with speculation it was {against:.2f} times as fast{interval}.")
     share, sampled = get(arm, "target_share"), get(arm, "target_sampled_share")
