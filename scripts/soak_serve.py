@@ -28,7 +28,7 @@ from baton.nano.problems import load
 
 ROUTERS = ("target", "relaygen", "rsd")
 QUESTIONS = 8
-TOKENS = 32
+TOKENS = 16
 SLOTS, QUEUE = 8, 16
 KINDS = {"whole": 0.3, "stream": 0.35, "leaves": 0.15, "slow": 0.08, "malformed": 0.12}
 MALFORMED = (

@@ -210,6 +210,16 @@ def test_a_large_body_is_refused_told_or_not(small: Served) -> None:
     assert (told.status_code, untold.status_code) == (413, 413)
 
 
+def test_a_body_that_does_not_come_is_given_up(idle: Served) -> None:
+    host, port = idle.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as slow:
+        head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        slow.sendall(f"{head}Authorization: Bearer first\r\nContent-Length: 99\r\n\r\n{{".encode())
+        slow.settimeout(20)
+        assert b" 408 " in slow.recv(999)
+    idle.wait("baton_open_requests", 0)
+
+
 def test_neither_errors_nor_the_log_give_away_what_is_inside(small: Served) -> None:
     said = [small.post("/v1/chat/completions", model="nano:rsd", messages=5, knobs={"x": 1}).text,
             small.get("/nothing").text, small.get("/../../etc/passwd").text]  # fmt: skip

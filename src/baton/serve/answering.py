@@ -76,6 +76,8 @@ class Job:
         ]
         self.started: float | None = None
         """When it got its slot."""
+        self.status = 200
+        """What its reader is counted under."""
         self._news = asyncio.Event()
         self._over = False
 

@@ -96,7 +96,7 @@ class Server:
         return Response(dumps(Replies(job).whole(parts)), media_type="application/json")
 
     async def _wanted(self, request: Request, model: type[Asked]) -> Wanted:
-        data = await read_json(request, self.settings.body_bytes)
+        data = await read_json(request, self.settings.body_bytes, self.settings.stall_s)
         if request.headers.get("x-baton-trace", "") not in ("", "0") and isinstance(data, dict):
             data = {**data, "trace": True}
         if model is ChatRequest:
@@ -128,7 +128,7 @@ class Server:
 
         async def over(whole: bool) -> None:
             self.metrics.open.dec()
-            self._count(request.url.path, 200 if whole else GONE)
+            self._count(request.url.path, job.status if whole else GONE)
 
         return EventStream(all_of_them(), self.settings.stall_s, over)
 
@@ -142,7 +142,7 @@ class Server:
             if not begun:
                 raise
             # The status is sent already: the stream says what happened, and has no [DONE].
-            self._count(request.url.path, error.status)
+            job.status = error.status
             yield event(error.body())
             return
         if (last := replies.last()) is not None:

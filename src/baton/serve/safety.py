@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 from collections.abc import Sequence
@@ -65,11 +66,11 @@ class Doorkeeper:
         return found.index(True)
 
 
-async def read_json(request: Request, limit: int) -> Any:
-    """The body of a request.
+async def read_json(request: Request, limit: int, seconds: float) -> Any:
+    """The body of a request, of at most `limit` bytes, which must be there within `seconds`.
 
     Raises:
-        RefusedError: it is too large, of another type, or no JSON.
+        RefusedError: it is too large, too slow, of another type, or no JSON.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
@@ -79,10 +80,13 @@ async def read_json(request: Request, limit: int) -> Any:
         raise _too_large(limit)
     body = bytearray()
     try:
-        async for some in request.stream():
-            body += some
-            if len(body) > limit:
-                raise _too_large(limit)
+        async with asyncio.timeout(seconds):
+            async for some in request.stream():
+                body += some
+                if len(body) > limit:
+                    raise _too_large(limit)
+    except TimeoutError:
+        raise RefusedError(408, f"body: it was not there in {seconds:g} s; send it at once", code="slow_body") from None
     except ClientDisconnect:
         raise bad_request("body: it broke off; send it again") from None
     try:
