@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from baton.boundary import SegmentMatcher
 from baton.engines.base import (
@@ -17,6 +17,7 @@ from baton.engines.base import (
     EngineLostError,
     Prefix,
     Session,
+    Speculation,
     TokenScore,
     UnsupportedError,
     Usage,
@@ -190,12 +191,22 @@ class GuardedEngine(Engine):
 
     def __init__(self, engine: Engine, vital: Vital, limit: float):
         self._engine, self._watch = engine, Watch(vital, limit)
-        self.kind, self.vocabulary, self.speculation = engine.kind, engine.vocabulary, engine.speculation
+        self.kind, self.vocabulary = engine.kind, engine.vocabulary
         self.architecture, self.drafting = engine.architecture, engine.drafting
 
     @property
     def context(self) -> int | None:  # type: ignore[override]
         return self._engine.context
+
+    @property
+    def speculation(self) -> Speculation | None:  # type: ignore[override]
+        return self._engine.speculation
+
+    def speculate(self, on: bool) -> bool:
+        return self._engine.speculate(on)
+
+    def embeddings(self) -> Any:
+        return self._engine.embeddings()
 
     def open(self, prompt: Sequence[int]) -> Session:
         return GuardedSession(self._engine.open(prompt), self._watch)
