@@ -14,9 +14,10 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from baton.imports import named
+from baton.routers.checks import described, fits
 from baton.trace import Role
 
 if TYPE_CHECKING:
@@ -81,12 +82,16 @@ def create(
     cls = find(name)
     given = dict(knobs or {})
     known = {f.name: f for f in fields(cls) if f.init}
+    kinds = _kinds(cls)
     for knob in given:
         if knob not in known:
             close = difflib.get_close_matches(knob, known, 1)
             hint = f" (did you mean {close[0]!r}?)" if close else ""
             have = f"its knobs are {', '.join(known)}" if known else "it has none"
             raise ValueError(f"{name}.{knob}: unknown knob{hint}; {have}")
+        kind = kinds.get(knob, Any)
+        if not fits(kind, given[knob]):
+            raise ValueError(f"{name}.{knob}: {given[knob]!r} is of the wrong kind; give {described(kind)}")
     for knob, f in known.items():
         if knob not in given and f.default is MISSING and f.default_factory is MISSING:
             raise ValueError(f"{name}.{knob}: missing; set it under knobs")
@@ -101,6 +106,15 @@ def create(
     except TypeError as error:
         raise ValueError(f"{name}: a knob has a value of the wrong kind ({error}); check its knobs") from None
     return router
+
+
+def _kinds(cls: type[Any]) -> dict[str, Any]:
+    """The annotated kinds of a router's knobs; none where they cannot be told."""
+    try:
+        return get_type_hints(cls)
+    except (NameError, TypeError):
+        # A user's router may import the names of its annotations for type checkers only.
+        return {}
 
 
 def _nested(where: str, wanted: str | Mapping[str, Any], base: Path | None, pair: Mapping[str, Any] | None) -> Router:
