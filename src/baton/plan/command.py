@@ -29,13 +29,18 @@ def plan_command(
     steps: Annotated[int | None, typer.Option(help="Steps of an answer.")] = None,
     answers: Annotated[int, typer.Option(min=2, help="Answers that each simulation draws.")] = 200,
     seed: Annotated[int, typer.Option(help="Of the simulations.")] = 0,
+    recipe: Annotated[
+        Path | None, typer.Option(help="A recipe: print its GPU hours, memory and expected latency instead.")
+    ] = None,
+    questions: Annotated[int | None, typer.Option(min=1, help="Of the recipe's task, if it is no benchmark.")] = None,
+    gpu_gb: Annotated[float, typer.Option(help="Memory of a GPU, for the recipe.")] = 141.0,
     plot: Annotated[Path | None, typer.Option(help="Image of speed-up against depth.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON instead.")] = False,
 ) -> None:
     """Depth, width and gate for a pair, from its costs: closed forms, Monte Carlo and event simulation side by side."""
     from baton.plan.advice import plan
     from baton.plan.costs import load_costs
-    from baton.plan.report import check_image, draw, show
+    from baton.plan.report import check_image, draw, show, show_needs
 
     if costs is None and (draft_step is None or acceptance is None):
         raise ValueError("costs: no pair is given; name a YAML file, or give --draft-step and --acceptance")
@@ -59,7 +64,15 @@ def plan_command(
             _put(over, f"{role}.tokens.sigma", sigma)
     if token_acceptance is not None:
         over["speculation"] = {"acceptance": token_acceptance, "cost": token_cost}
-    found = plan(load_costs(costs, over), answers, seed)
+    given = load_costs(costs, over)
+    if recipe is not None:
+        from baton.config import load_recipe
+        from baton.plan.needs import needs
+
+        needed = needs(given, load_recipe(recipe), questions, gpu_gb * 1e9)
+        print(json.dumps(needed.to_json(), indent=1)) if as_json else show_needs(needed, Console(highlight=False))
+        return
+    found = plan(given, answers, seed)
     if plot is not None:
         draw(found, plot, seed=seed)
     if as_json:

@@ -184,7 +184,9 @@ class ModelCosts(Strict):
     """Seconds a token that a forward takes at least, where it reads so many that arithmetic bounds it (long prompts,
     many at once); of the `simulated` engine only."""
     parameters: float | None = Field(default=None, gt=0)
-    """For FLOPs, taken as 2 a parameter and token (attention left out)."""
+    """For FLOPs, taken as 2 a parameter and token (attention left out), and for memory."""
+    cache_token_bytes: float | None = Field(default=None, gt=0)
+    """Keys and values of a token: 2 x layers x key heads x head width x bytes of a number."""
     slowdown: Annotated[tuple[tuple[float, float], ...], BeforeValidator(_slowdown)] = ((1.0, 1.0),)
     """How much longer a step takes with n steps in flight: a mapping `{1: 1, 16: 1.1}`, linear between its points and
     beyond them, or one number, added for each step after the first."""

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from baton.plan.advice import GateRow, LookaheadRow, Plan
+from baton.plan.needs import Needs
 from baton.plan.simulate import simulate_lookahead
 from baton.plan.theory import Lookahead, Mode, lookahead
 
@@ -51,6 +52,25 @@ def show(plan: Plan, console: Console) -> None:
     console.print()
     for line in plan.advice:
         console.print(line, soft_wrap=True, highlight=False)
+
+
+def show_needs(needs: Needs, console: Console) -> None:
+    """What a recipe needs: time, then memory."""
+    console.print(
+        f"[bold]{needs.recipe}[/]: {needs.answers} answers an arm, {needs.tokens:.0f} tokens each as expected (budget "
+        f"{needs.budget}), {needs.at_once} at once, GPUs: {needs.gpus}"
+    )
+    table = _table("Expected of an arm", "", "1 at once, s", f"{needs.at_once} at once, s", "GPU hours")
+    for row in needs.latencies:
+        table.add_row(row.arm, f"{row.one_s:.1f}", f"{row.many_s:.1f}", f"{row.gpu_hours:.2f}")
+    console.print(table)
+    table = _table("Memory", "", "weights, GB", "cache, GB", "tokens", "answers of the whole budget")
+    for fit in needs.fits:
+        tokens = "" if fit.tokens is None else f"{fit.tokens:,.0f}"
+        answers = "" if fit.answers is None else f"{fit.answers:.1f}"
+        cache = f"{fit.cache / 1e9:.1f}" if fit.cache > 0 else "does not fit"
+        table.add_row(fit.role, f"{fit.weights / 1e9:.1f}", cache, tokens, answers)
+    console.print(table)
 
 
 def _table(title: str, first: str, *others: str) -> Table:

@@ -26,7 +26,7 @@ SHARING: tuple[Arm, ...] = ("draft", "beside")
 """The draft alone; target and draft beside each other, each with answers of its own: how far their steps overlap."""
 Load = int | float
 """Answers in flight at any time (whole), or arrivals a second (not whole)."""
-GAUGES = ("running", "waiting", "cache_usage", "weight_bytes", "cache_bytes_peak")
+GAUGES = ("running", "waiting", "cache_usage", "cache_bytes", "weight_bytes", "cache_bytes_peak")
 """Metrics of an engine that are no counters."""
 
 Plans = Iterator[tuple[int, Sequence[Part]]]
