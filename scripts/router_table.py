@@ -1,9 +1,13 @@
-"""Prints the arms of one or more `results.json` as a Markdown table: `python scripts/router_table.py RESULTS ...`."""
+"""Prints the arms of one or more `results.json` as a Markdown table: `python scripts/router_table.py RESULTS ...`.
+
+With `--levels` a second table tells, by difficulty, what is right and how many answers the draft wrote alone.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,17 +49,32 @@ def interval(ends: list[float] | None, form: Any = percent) -> str:
     return f"({form(ends[0])}, {form(ends[1])})" if ends else ""
 
 
-def main(paths: list[str]) -> None:
+def level_row(arm: dict[str, Any], levels: list[str]) -> list[str]:
+    at = [arm["by_level"][level] for level in levels]
+    return [arm["label"], *(f"{100 * a['accuracy']:.0f} / {100 * a['draft_only']:.0f}" for a in at)]
+
+
+def show(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    print(f"| {' | '.join(header)} |\n|{'---|' * len(header)}")
+    for cells in rows:
+        print(f"| {' | '.join(cells)} |")
+    print()
+
+
+def main(paths: list[str], by_level: bool) -> None:
     for path in paths:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
-        print(f"{found['name']}: {found['questions']} questions of {found['task']} {found['split']}\n")
-        print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
-        for arm in found["arms"]:
-            print(f"| {' | '.join(row(arm))} |")
-        print()
+        asked = ", ".join(f"{count} for {name}" for name, count in found["questions"].items())
+        print(f"{found['name']}: {asked}; {found['task']} {found['split']}\n")
+        show(COLUMNS, map(row, found["arms"]))
+        if by_level:
+            levels = sorted(found["arms"][0]["by_level"])
+            print("Right, % / written by the draft alone, %, by level:\n")
+            show(["arm", *levels], (level_row(arm, levels) for arm in found["arms"]))
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit("usage: router_table.py RESULTS.json ...")
-    main(sys.argv[1:])
+    files = [a for a in sys.argv[1:] if a != "--levels"]
+    if not files:
+        sys.exit("usage: router_table.py [--levels] RESULTS.json ...")
+    main(files, by_level="--levels" in sys.argv)
