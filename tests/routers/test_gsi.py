@@ -127,6 +127,19 @@ def test_the_answer_ends_at_its_end_of_text_not_at_boxed_nor_at_low_rewards():
     assert trace.finish == "end_of_text"
 
 
+def test_the_published_ends_can_be_had():
+    boxed = "\\boxed{1}.\n\n"
+    trace, _ = guided(GSI(n=2, ends_early=True), "", variants(boxed, boxed), {})
+    assert trace.text == boxed + "</think>" + boxed
+    assert trace.finish == "stopped"
+    low = {"one.\n\n": 0.09, "two.\n\n": 0.01}
+    trace, _ = guided(GSI(n=2, ends_early=True, threshold=-1), "", variants("one.\n\n", "two.\n\n"), low)
+    assert trace.tokens() == 2
+    endless = lambda text, seed: "one.\n\n"  # noqa: E731
+    trace, _ = guided(GSI(n=1, ends_early=True), "", endless, {})
+    assert trace.tokens() == 2 * 45
+
+
 def test_a_cap_and_the_budget_end_drafts():
     endless = lambda text, seed: "answer<eos>" if "</think>" in text else "one " * 99  # noqa: E731
     trace, _ = guided(GSI(n=2, step_tokens=4), "", endless, {}, budget=Budget(10, 4))

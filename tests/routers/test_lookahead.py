@@ -247,6 +247,15 @@ def test_branches_of_a_step_differ_by_their_seeds_and_the_first_accepted_stands(
     assert [d.outcome for d in trace.decisions][:2] == [False, True]
 
 
+def test_branches_can_be_copies_as_published():
+    drawn = lambda text, seed: ("bad.\n\n", "Wait one.\n\n")[seed % 2] if not text else follow()(text, seed)  # noqa: E731
+    router = Lookahead(width=4, depth=1, whole_steps=False, own_seeds=False)
+    trace = relay(router, target(), draft(drawn), scorers={"judge": judge(lambda r: False)})
+    first = [s for s in trace.segments if s.role == "draft" and s.parent == 0]
+    assert len(first) == 4
+    assert len({(s.seed, s.text) for s in first}) == 1
+
+
 def test_a_branch_before_one_that_is_judged_sooner_is_still_the_first():
     class Uneven(ScriptedScorer):
         async def score(self, requests):

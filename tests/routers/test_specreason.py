@@ -100,6 +100,28 @@ def test_equal_steps_empty_steps_and_the_word_boxed_do_not_end_the_answer():
     assert trace.finish == "end_of_text"
 
 
+@pytest.mark.parametrize(
+    ("steps", "text"),
+    [
+        (["one.\n\n", "\\boxed{2}.\n\n"], "one.\n\n\\boxed{2}.\n\n</think>\\boxed{2}.\n\n"),
+        (["one.\n\n", "Answer: two.\n\n"], "one.\n\nAnswer: two.\n\n</think>Answer: two.\n\n"),
+        (["one.\n\n", "one.\n\n"], "one.\n\none.\n\n</think>one.\n\n"),
+    ],
+)
+def test_the_published_ends_can_be_had(steps, text):
+    script = iter([*steps, "never.\n\n"])
+    trace, _ = judged(SpecReason(ends_early=True), draft=lambda written, seed: next(script))
+    assert trace.text == text
+    assert trace.finish == "stopped"
+    assert trace.tokens() == trace.tokens("draft"), "what is given as the answer is nobody's"
+
+
+def test_a_published_end_inside_the_answer_gives_nothing_twice():
+    draft = {"": "</think>", "</think>": "\\boxed{2}.\n\n"}
+    trace, _ = judged(SpecReason(ends_early=True), draft=draft)
+    assert (trace.text, trace.answer) == ("</think>\\boxed{2}.\n\n", "\\boxed{2}.\n\n")
+
+
 def test_the_end_of_thinking_stays_and_begins_the_answer():
     trace, _ = judged(draft={"": "one.</think>", "</think>": "answer<eos>"})
     assert kept(trace) == [("draft", "one.</think>"), ("draft", "answer")]

@@ -62,11 +62,11 @@ class Lookahead:
     a blank line, is the target's; texts that are equal but for case and outer blanks need no verifier. The published
     program is the asynchronous one; the synchronous one is the paper's first algorithm.
 
-    Fixed: branches have seeds of their own (published: the second on the clock, so that branches were copies); an end
-    of text in an accepted draft ends the answer (published: it waited for a step past the end, and appended it);
-    judges are cancelled with the steps they judge; nothing polls; a failing verifier is an error, not a crash on no
-    text; what the clock said (which drafts were late) is recorded, so that an answer can be replayed; drafts whose
-    rejection is certain are not written.
+    Fixed: branches have seeds of their own (published: the second on the clock, so that branches were copies;
+    `own_seeds: false` restores that); an end of text in an accepted draft ends the answer (published: it waited for a
+    step past the end, and appended it); judges are cancelled with the steps they judge; nothing polls; a failing
+    verifier is an error, not a crash on no text; what the clock said (which drafts were late) is recorded, so that an
+    answer can be replayed; drafts whose rejection is certain are not written.
 
     Use it when: slots are idle and latency counts: it samples many tokens of the target that it does not keep. `baton
     plan` tells which depth and width pay.
@@ -81,6 +81,8 @@ class Lookahead:
     """Steps that the draft runs ahead; 0 is the target alone."""
     width: int = 1
     """Versions of each step that the draft writes."""
+    own_seeds: bool = True
+    """Draw each version of a step with randomness of its own; false: all with the same, as published."""
     choose: str = "first"
     """Among accepted branches, the `first`, as published, or the `closest` (highest score)."""
     asynchronous: bool = True
@@ -164,8 +166,9 @@ class Lookahead:
         if ahead == 0 or (self.whole_steps and place.step.ended_by is not STEP):
             return
         if place.drafted is None and not place.drafts:
-            pendings = [gen.start("draft", self.until, place.step, 1, branch) for branch in range(self.width)]
-            place.drafts = dict(enumerate(pendings))
+            for branch in range(self.width):
+                seeded = branch if self.own_seeds else 0
+                place.drafts[branch] = gen.start("draft", self.until, place.step, 1, seeded)
         for branch, draft in place.drafts.items():
             if draft.done and draft.segment.ended_by not in (END_OF_TEXT, BUDGET, CANCELLED):
                 below = place.below.setdefault(branch, Place(draft.segment))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from baton.boundary import STEP, Cap
+from baton.boundary import STEP, Boundary, Cap
 from baton.engines.base import NOTHING, Read, Sampling
 from baton.gate import Constant, Threshold
 from baton.generation import Generation
+from baton.routers.early import end_with
 from baton.trace import Segment
 
 PROMPT = (
@@ -21,6 +23,8 @@ PREFILL = "I think the quality score is: "
 
 GREEDY = Sampling()
 DIGITS = frozenset("0123456789")
+ENDINGS = ("boxed", "Answer:")
+"""What a step holds that ends the published loop, wherever it stands."""
 
 
 async def quality(
@@ -55,9 +59,9 @@ class SpecReason:
     ten likeliest tokens; the first `first_n` steps are the target's, unscored; steps have at most 512 tokens.
 
     Fixed: a draft cut short at 512 tokens is not scored as if it were a step (`score_truncated` restores that); the
-    answer ends at the end of text, not at the first "boxed" in the midst of thinking nor at two equal steps in a row;
-    the end of thinking is kept and begins the answer; a step that is being scored can already be continued (the
-    optimistic option). The prompt is written anew.
+    answer ends at the end of text, not at the first "boxed" or "Answer:" in the midst of thinking nor at two equal
+    steps in a row (`ends_early` restores that); the end of thinking is kept and begins the answer; a step that is being
+    scored can already be continued (the optimistic option). The prompt is written anew.
 
     Use it when: there is no reward model for the domain and the target can judge. The mark saturates: on easy
     questions nearly every step gets 7 or more, so set the threshold on a calibration split.
@@ -73,6 +77,8 @@ class SpecReason:
     """Most tokens of a step."""
     score_truncated: bool = False
     """Score a draft that was cut short at `step_tokens`, as published, instead of rejecting it."""
+    ends_early: bool = False
+    """End the answer at a step that holds "boxed" or "Answer:", or equals the one before, as published."""
     prompt: str = PROMPT
     """What the target is asked; `{step}` stands for the step."""
     prefill: str = PREFILL
@@ -93,18 +99,27 @@ class SpecReason:
             raise ValueError("specreason.prompt: '' asks nothing; leave it out or say what the target should mark")
 
     async def __call__(self, gen: Generation) -> None:
-        until, written = [STEP, Cap(self.step_tokens)], 0
+        until: list[Boundary] = [STEP, Cap(self.step_tokens)]
+        written, last = 0, ""
         while not gen.finished:
             written += 1
-            if written <= self.first_n:
-                await gen.write("target", until)
-                continue
-            step = await gen.propose("draft", until)
-            if await self._accepts(gen, step):
-                gen.commit(step)
-            else:
-                gen.discard(step)
-                await gen.write("target", until)
+            step = await self._step(gen, until, by_target=written <= self.first_n)
+            text = step.text.strip()
+            if self.ends_early and ((written > 1 and text == last) or any(e in text for e in ENDINGS)):
+                end_with(gen, step)
+                return
+            last = text
+
+    async def _step(self, gen: Generation, until: Sequence[Boundary], by_target: bool) -> Segment:
+        """The next step of the answer."""
+        if by_target:
+            return await gen.write("target", until)
+        step = await gen.propose("draft", until)
+        if await self._accepts(gen, step):
+            gen.commit(step)
+            return step
+        gen.discard(step)
+        return await gen.write("target", until)
 
     async def _accepts(self, gen: Generation, step: Segment) -> bool:
         if isinstance(step.ended_by, Cap) and not self.score_truncated:

@@ -61,7 +61,7 @@ class SPECS:
             if writer == "target":
                 values = await gen.score(steps, by=self.scorer)
             else:
-                values = await tilted_rewards(gen, steps, self.scorer, self.beta)
+                _, values = await tilted_rewards(gen, steps, self.scorer, self.beta)
             chosen = soft_choice(values, self.beta, coin)
             if writer == "draft" and not gen.decide(gate, steps[chosen], values[chosen]):
                 for step in steps:
