@@ -1376,8 +1376,15 @@ async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
 
 
 def knobs(router: Router) -> dict[str, Any]:
-    """A router's knobs in a form that JSON can hold."""
-    return {f.name: _plain(getattr(router, f.name)) for f in fields(router)} if is_dataclass(router) else {}
+    """A router's knobs in a form that JSON can hold.
+
+    One that a router got later (`"later": True` in its field's metadata) is told only where it is not its default, so
+    that runs which were begun without it go on.
+    """
+    told: dict[str, Any] = {f.name: f for f in fields(router)} if is_dataclass(router) else {}
+    values = {name: getattr(router, name) for name in told}
+    quiet = {name for name, f in told.items() if f.metadata.get("later") and values[name] == f.default}
+    return {name: _plain(value) for name, value in values.items() if name not in quiet}
 
 
 def _plain(value: Any) -> Any:

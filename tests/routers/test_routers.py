@@ -8,6 +8,7 @@ import pytest
 
 from baton import routers
 from baton.generation import Budget, Options, generate
+from baton.generation import knobs as knobs_of
 from baton.routers.draft import Draft
 from baton.routers.random import Random
 from baton.routers.relaygen import RelayGen
@@ -182,6 +183,12 @@ def test_a_wrong_router_or_knob_is_one_readable_line(name, knobs, message):
     with pytest.raises(ValueError, match=message) as error:
         routers.create(name, knobs)
     assert "\n" not in str(error.value)
+
+
+def test_a_knob_that_came_later_leaves_earlier_runs_as_they_are():
+    plain, copies = (routers.create("lookahead", {"own_seeds": own}) for own in (True, False))
+    assert "own_seeds" not in knobs_of(plain)
+    assert knobs_of(copies) == {**knobs_of(plain), "own_seeds": False}
 
 
 def test_a_router_that_passes_ids_is_refused_on_a_pair_of_two_vocabularies():

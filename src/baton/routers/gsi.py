@@ -78,7 +78,7 @@ class GSI:
     """The pair's scorer that gives the reward."""
     tempered: bool = True
     """Take the ratio at the sampling temperature; false: at temperature 1, as published."""
-    ends_early: bool = False
+    ends_early: bool = field(default=False, metadata={"later": True})
     """End the answer at a step with a `boxed`, after 45 steps, or where no version of a step has a reward of 0.1, as
     published."""
     step_tokens: int = 512

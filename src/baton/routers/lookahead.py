@@ -81,7 +81,7 @@ class Lookahead:
     """Steps that the draft runs ahead; 0 is the target alone."""
     width: int = 1
     """Versions of each step that the draft writes."""
-    own_seeds: bool = True
+    own_seeds: bool = field(default=True, metadata={"later": True})
     """Draw each version of a step with randomness of its own; false: all with the same, as published."""
     choose: str = "first"
     """Among accepted branches, the `first`, as published, or the `closest` (highest score)."""

@@ -48,7 +48,7 @@ class RSD:
     """Score the target's rewrite too, and keep the draft's step where that scored higher."""
     step_tokens: int = 2048
     """Most tokens of a step."""
-    unit: str = "step"
+    unit: str = field(default="step", metadata={"later": True})
     """What is written before it is judged: a `step`, as published, a `sentence`, `20 tokens`, up to a discourse cue
     (`cues`), or up to the token that a scorer of kind `token` gives away (its name)."""
     profile: Path | None = field(default=None, metadata={"path": True, "pair": "cues"})

@@ -77,7 +77,7 @@ class SpecReason:
     """Most tokens of a step."""
     score_truncated: bool = False
     """Score a draft that was cut short at `step_tokens`, as published, instead of rejecting it."""
-    ends_early: bool = False
+    ends_early: bool = field(default=False, metadata={"later": True})
     """End the answer at a step that holds "boxed" or "Answer:", or equals the one before, as published."""
     prompt: str = PROMPT
     """What the target is asked; `{step}` stands for the step."""
