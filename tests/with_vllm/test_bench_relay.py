@@ -1,4 +1,4 @@
-"""The timing of a relay, on models small enough for a CPU: every arm is measured, and what is measured is kept."""
+"""The timing of a relay, on models small enough for a CPU: every arm and probe is measured on two vLLM engines."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "bench_relay.py"
 ANSWERS = [[["target", 5], ["draft", 3], ["target", 2]], [["target", 9], ["draft", 1]]]
 
 
-def bench(folder: Path) -> tuple[str, dict[str, Any]]:
-    """What it prints, and the results."""
+def bench(folder: Path) -> dict[str, Any]:
+    """The results."""
     schedule, out = folder / "schedule.json", folder / "results.json"
     schedule.write_text(json.dumps({"prompt": 40, "answers": ANSWERS}))
-    options = ["--target", "tiny", "--draft", "tiny", "--cache-mb", "64,64", "--context", "1024", "--at-once", "1,2"]
+    options = ["--target", "tiny", "--draft", "tiny", "--cache-mb", "64,64", "--context", "1024", "--at-once", "2"]
     options += ["--sharing", "2"]
     done = subprocess.run(
         [sys.executable, SCRIPT, "--out", out, "--schedule", schedule, *options, "--answers", "2", "--turns", "1"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout, json.loads(out.read_text())
+    written: dict[str, Any] = json.loads(out.read_text())
+    return written
 
 
-def test_each_arm_is_timed_and_an_interrupted_turn_is_measured_again(tmp_path: Path) -> None:
-    _, results = bench(tmp_path)
-    arms = ("target", "cut", "relay")
+def test_each_arm_is_timed_on_two_engines(tmp_path: Path) -> None:
+    results = bench(tmp_path)
     measured = [(t["at_once"], t["arm"]) for t in results["turns"]]
-    assert measured == [*((1, arm) for arm in arms), *((2, arm) for arm in (*arms, "draft", "beside"))]
+    assert measured == [(2, arm) for arm in ("target", "cut", "relay", "draft", "beside")]
     for turn in results["turns"]:
         assert len(turn["seconds"]) == 2
         written = {"relay": {"target": 16, "draft": 4}, "draft": {"target": 0, "draft": 20}}.get(turn["arm"])
@@ -50,12 +50,5 @@ def test_each_arm_is_timed_and_an_interrupted_turn_is_measured_again(tmp_path: P
         assert [row["computed"] for row in role["requests"]] == [row["new"] for row in role["requests"]]
         assert all(0 < row["prefill_ms"] < row["first_ms"] for row in role["requests"])
     assert results["about"]["target_share"] == 0.8
-    assert [row["at_once"] for row in results["summary"]] == [1, 2]
+    assert [row["at_once"] for row in results["summary"]] == [2]
     assert all(row["relay_over_target"] > 0 for row in results["summary"])
-    # As if it had been stopped in the last turn.
-    (tmp_path / "results.json").write_text(json.dumps({**results, "turns": results["turns"][:5]}))
-    said, again = bench(tmp_path)
-    assert again["turns"][:3] == results["turns"][:3]
-    assert again["probes"] == results["probes"]
-    assert said.count("s an answer") == 5
-    assert len(again["turns"]) == 8
