@@ -103,8 +103,8 @@ def test_an_interrupted_matrix_goes_on_and_repeats_a_turn_that_some_arm_missed(t
 
 
 def test_a_profile_gives_back_the_costs_and_foretells_the_relay(tmp_path):
-    schedule = Schedule.draw(8, prompt=20, tokens=100, target=20, draft=10, seed=1)
-    results = measured(tmp_path / "results.json", schedule=schedule, answers=4)
+    schedule = Schedule.draw(4, prompt=20, tokens=60, target=20, draft=10, seed=1)
+    results = measured(tmp_path / "results.json", schedule=schedule, turns=1)
     found = profile(results, schedule, "again")
     for role in (Role.TARGET, Role.DRAFT):
         model, given = found[role], COSTS.target if role is Role.TARGET else COSTS.draft
@@ -115,7 +115,7 @@ def test_a_profile_gives_back_the_costs_and_foretells_the_relay(tmp_path):
     assert found["sharing"]["target"][1] == pytest.approx(0.9, abs=0.03)
     assert found["sharing"]["target"][4] == pytest.approx(0.8, abs=0.03)
     costs = Costs.model_validate({**found, "acceptance": 0.5})
-    foretold = measured(tmp_path / "foretold.json", costs, schedule, answers=4).summary()
+    foretold = measured(tmp_path / "foretold.json", costs, schedule, turns=1).summary()
     for one, other in zip(foretold, results.summary(), strict=True):
         for name in ("target_p50_s", "cut_p50_s", "relay_p50_s"):
             assert one[name] == pytest.approx(other[name], rel=0.05)

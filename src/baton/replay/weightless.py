@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +57,7 @@ class Weightless:
             more["speculative_config"] = {
                 "rejection_sample_method": "synthetic", "synthetic_acceptance_length": self.eagle3["length"],
             }  # fmt: skip
-        settings = VllmSettings(
-            **{name: getattr(self.settings, name) for name in VllmSettings.__slots__ if name != "args"}, args=more
-        )
+        settings = replace(self.settings, args=more)
         arguments = engine_arguments(
             str(_model(base, self.size)), dtype="auto", cache_bytes=self.cache_mb << 20, max_batch=self.max_batch,
             trust_remote_code=False, revision=None, speculative=speculation, settings=settings,
