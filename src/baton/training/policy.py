@@ -23,7 +23,7 @@ from baton.training.config import StepTraining, Training
 from baton.training.examples import Example, Examples, Rules, Step, read_labels
 from baton.training.labels import Label
 from baton.training.prm import Job, limit_of, load_tokenizer
-from baton.training.resident import batches
+from baton.training.resident import forwards, shared_out
 from baton.training.trainer import NO_LABEL, StepTrainer, padded, step_labels
 from baton.vocabulary import Vocabulary
 
@@ -94,27 +94,23 @@ def see_answers(
     """Answers with the features that the router will have of their steps; arguments as of `resident.see`."""
     index, processes = share
     model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, use_safetensors=True).to(device).eval()
-    places = [
-        ((part, n, k), 0, Example("", (*x.prompt_ids, *x.path_ids, *x.draft_ids), ()))
+    every = [
+        ((part, n, k), Example("", (*x.prompt_ids, *x.path_ids, *x.draft_ids), ()))
         for part, answers in enumerate(parts)
         for n, answer in enumerate(answers)
         for k, x in enumerate(answer.rows)
     ]
     found: list[tuple[tuple[int, int, int], list[float]]] = []
-    for batch in batches(sorted(places, key=lambda item: len(item[2].ids))[index::processes]):
-        ids = padded([e.ids for _, _, e in batch], 0).to(device)
-        mask = padded([[1] * len(e.ids) for _, _, e in batch], 0).to(device)
-        states = model.get_decoder()(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
-        for row, (place, _, example) in enumerate(batch):
-            part, n, k = place
-            rows = parts[part][n].rows
-            end, size = len(example.ids), len(rows[k].draft_ids)
-            read = sampling.features(model.lm_head(states[row, end - size - 1 : end - 1]))
-            margins, entropies = ([numbers[f] for numbers in read] for f in (MARGIN, ENTROPY))
-            score = head(states[row, end - 2].float().cpu()).item()
-            kept = k > 0 and rows[k - 1].taken == "draft"
-            left = 1 - len(rows[k].path_ids) / budget
-            found.append((place, step_features(score, margins, entropies, size, k, left, kept)))
+    for place, example, states in forwards(model.get_decoder(), shared_out(every, index, processes), device):
+        part, n, k = place
+        rows = parts[part][n].rows
+        end, size = len(example.ids), len(rows[k].draft_ids)
+        read = sampling.features(model.lm_head(states[end - size - 1 : end - 1]))
+        margins, entropies = ([numbers[f] for numbers in read] for f in (MARGIN, ENTROPY))
+        score = head(states[end - 2].float().cpu()).item()
+        kept = k > 0 and rows[k - 1].taken == "draft"
+        left = 1 - len(rows[k].path_ids) / budget
+        found.append((place, step_features(score, margins, entropies, size, k, left, kept)))
     seen = dict(gather_object(found))
     return [
         [

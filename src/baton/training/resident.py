@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from accelerate.utils import gather_object
@@ -16,6 +16,8 @@ from transformers import AutoModel
 from baton.scorers.resident import ResidentHead
 from baton.training.examples import Example
 from baton.training.trainer import StepTrainer, padded, step_labels
+
+P = TypeVar("P")
 
 TOKENS = 1 << 15
 """Tokens of a forward, padding included."""
@@ -41,32 +43,46 @@ def see(
     """
     index, processes = share
     model = AutoModel.from_pretrained(source, dtype=dtype, use_safetensors=True).to(device).eval()
-    every = [(part, n, example) for part, examples in enumerate(parts) for n, example in enumerate(examples)]
-    # Like lengths run together, and every process gets some of each.
-    mine = sorted(every, key=lambda item: len(item[2].ids))[index::processes]
-    found: list[tuple[int, int, Tensor]] = []
-    for batch in batches(mine):
-        ids = padded([e.ids for _, _, e in batch], 0).to(device)
-        mask = padded([[1] * len(e.ids) for _, _, e in batch], 0).to(device)
-        states = model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
-        for row, (part, n, example) in enumerate(batch):
-            # The state after the token before a step's last one predicts that one.
-            found.append((part, n, states[row, [step.end - 2 for step in example.steps]].float().cpu()))
-    seen = {(part, n): states for part, n, states in gather_object(found)}
+    every = [((part, n), example) for part, examples in enumerate(parts) for n, example in enumerate(examples)]
+    found = [
+        # The state after the token before a step's last one predicts that one.
+        (place, states[[step.end - 2 for step in example.steps]].float().cpu())
+        for place, example, states in forwards(model, shared_out(every, index, processes), device)
+    ]
+    seen = dict(gather_object(found))
     return [
         [Seen(e.question, e.ids, e.steps, seen[part, n]) for n, e in enumerate(examples)]
         for part, examples in enumerate(parts)
     ]
 
 
-def batches(items: Sequence[Any]) -> list[list[Any]]:
-    """Items (part, number, example), shortest example first, in lists that fill a forward."""
-    filled: list[list[Any]] = [[]]
+def shared_out(items: Sequence[tuple[P, Example]], index: int, processes: int) -> list[tuple[P, Example]]:
+    """The part of process `index`, shortest first: every process gets some of each length."""
+    return sorted(items, key=lambda item: len(item[1].ids))[index::processes]
+
+
+def forwards(
+    model: Any, items: Sequence[tuple[P, Example]], device: torch.device
+) -> Iterator[tuple[P, Example, Tensor]]:  # fmt: skip
+    """Each item with its last hidden states `[tokens, width]`, after the final norm; like lengths run together.
+
+    Args:
+        model: a `transformers` model without its head.
+        items: (place, example), shortest first.
+    """
+    filled: list[list[tuple[P, Example]]] = [[]]
     for item in items:
-        if filled[-1] and len(item[2].ids) * (len(filled[-1]) + 1) > TOKENS:
+        if filled[-1] and len(item[1].ids) * (len(filled[-1]) + 1) > TOKENS:
             filled.append([])
         filled[-1].append(item)
-    return [batch for batch in filled if batch]
+    for batch in filled:
+        if not batch:
+            continue
+        ids = padded([e.ids for _, e in batch], 0).to(device)
+        mask = padded([[1] * len(e.ids) for _, e in batch], 0).to(device)
+        states = model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+        for row, (place, example) in enumerate(batch):
+            yield place, example, states[row]
 
 
 class HeadTrainer(StepTrainer):

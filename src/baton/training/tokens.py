@@ -27,7 +27,7 @@ from baton.training.config import StepTraining, Training
 from baton.training.examples import Example, Examples, Rules, Step, read_labels
 from baton.training.labels import Label
 from baton.training.prm import Job, limit_of, load_tokenizer
-from baton.training.resident import batches
+from baton.training.resident import forwards, shared_out
 from baton.training.trainer import StepTrainer, padded, step_labels
 from baton.vocabulary import Vocabulary
 
@@ -167,20 +167,15 @@ def see_tokens(
     """
     index, processes = share
     model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, use_safetensors=True).to(device).eval()
-    every = [(part, n, example) for part, examples in enumerate(parts) for n, example in enumerate(examples)]
-    mine = sorted(every, key=lambda item: len(item[2].ids))[index::processes]
-    found: list[tuple[int, int, Tensor]] = []
-    for batch in batches(mine):
-        ids = padded([e.ids for _, _, e in batch], 0).to(device)
-        mask = padded([[1] * len(e.ids) for _, _, e in batch], 0).to(device)
-        states = model.get_decoder()(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
-        for row, (part, n, example) in enumerate(batch):
-            at = states[row, [step.end - 2 for step in example.steps]]
-            columns = [at.float()] if state else []
-            if top:
-                columns.append(_likeliest(model.lm_head(at), top))
-            found.append((part, n, torch.cat(columns, -1).cpu()))
-    seen = {(part, n): numbers for part, n, numbers in gather_object(found)}
+    every = [((part, n), example) for part, examples in enumerate(parts) for n, example in enumerate(examples)]
+    found: list[tuple[tuple[int, int], Tensor]] = []
+    for place, example, states in forwards(model.get_decoder(), shared_out(every, index, processes), device):
+        at = states[[step.end - 2 for step in example.steps]]
+        columns = [at.float()] if state else []
+        if top:
+            columns.append(_likeliest(model.lm_head(at), top))
+        found.append((place, torch.cat(columns, -1).cpu()))
+    seen = dict(gather_object(found))
     return [
         [SeenTokens(e.question, e.ids, e.steps, e.read, seen[part, n]) for n, e in enumerate(examples)]
         for part, examples in enumerate(parts)
@@ -199,20 +194,13 @@ def doubts_of(
 ) -> dict[int, list[float]]:  # fmt: skip
     """How unlikely (nats) a model finds each token of the draft's steps, by row."""
     model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, use_safetensors=True).to(device).eval()
+    every = [(n, Example("", (*r.prompt_ids, *r.path_ids, *r.draft_ids), ())) for n, r in rows.items()]
     found: dict[int, list[float]] = {}
-    items = sorted(
-        ((n, 0, Example("", (*r.prompt_ids, *r.path_ids, *r.draft_ids), ())) for n, r in rows.items()),
-        key=lambda item: len(item[2].ids),
-    )
-    for batch in batches(items):
-        ids = padded([e.ids for _, _, e in batch], 0).to(device)
-        mask = padded([[1] * len(e.ids) for _, _, e in batch], 0).to(device)
-        states = model.get_decoder()(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
-        for row, (n, _, example) in enumerate(batch):
-            end, size = len(example.ids), len(rows[n].draft_ids)
-            logits = model.lm_head(states[row, end - size - 1 : end - 1]).double().log_softmax(-1)
-            given = torch.tensor(example.ids[end - size :], device=device)[:, None]
-            found[n] = (-logits.gather(-1, given)[:, 0]).tolist()
+    for n, example, states in forwards(model.get_decoder(), shared_out(every, 0, 1), device):
+        end, size = len(example.ids), len(rows[n].draft_ids)
+        logits = model.lm_head(states[end - size - 1 : end - 1]).double().log_softmax(-1)
+        given = torch.tensor(example.ids[end - size :], device=device)[:, None]
+        found[n] = (-logits.gather(-1, given)[:, 0]).tolist()
     return found
 
 
