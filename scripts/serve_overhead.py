@@ -1,6 +1,7 @@
 """What the server adds to an answer: time to the first text and time a token, against the engine alone.
 
 python scripts/serve_overhead.py --rounds 30 --out overhead.json
+python scripts/serve_overhead.py --pair recipes/qwen3-32b-1.7b/simulated.yaml --pad 1000 --tokens 96 --out overhead.json
 
 The pair is loaded twice, here and in a server. Each question is answered by both, one after the other, in turns that
 begin with each equally often; the medians are of the paired answers.
@@ -13,6 +14,7 @@ import asyncio
 import json
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,30 +22,37 @@ from typing import Any
 import httpx
 import numpy as np
 
-from baton import routers
-from baton.config import NANO_PAIR, cue_profile, pair_options
-from baton.generation import generate
+from baton.config import PolicyConfig, load_pair, pair_options
+from baton.generation import Options, generate
 from baton.nano.problems import load
 from baton.pair import Pair
+from baton.serve.catalogue import Catalogue
+from baton.serve.text import Text
+from baton.trace import Segment
 from soak_serve import start
 
 Times = tuple[float, float, int]
 """Seconds to the first text, seconds a token after it, tokens."""
 
 
-async def alone(pair: Pair, router: Any, question: str) -> Times:
-    begun, at = time.perf_counter(), list[float]()
-    trace = await generate(
-        pair, router, question, options=pair_options(NANO_PAIR),
-        on_text=lambda segment, text, shown: at.append(time.perf_counter()),
-    )  # fmt: skip
+async def alone(pair: Pair, router: Any, question: str, options: Options) -> Times:
+    begun, at, reader = time.perf_counter(), list[float](), Text(chat=True, stops=())
+
+    def show(segment: Segment, text: str, shown: int) -> None:
+        # The marks around the thinking are no text of a chat.
+        if reader.push(segment, text, shown):
+            at.append(time.perf_counter())
+
+    trace = await generate(pair, router, question, options=options, on_text=show)
     tokens = trace.tokens()
     return at[0] - begun, (at[-1] - at[0]) / (tokens - 1), tokens
 
 
-async def served(client: httpx.AsyncClient, router: str, question: str) -> Times:
-    asked = {"model": f"nano:{router}", "messages": [{"role": "user", "content": question}], "stream": True,
-             "stream_options": {"include_usage": True}}  # fmt: skip
+async def served(client: httpx.AsyncClient, model: str, question: str, options: Options) -> Times:
+    asked = {
+        "model": model, "messages": [{"role": "user", "content": question}], "stream": True, "seed": options.seed,
+        "max_tokens": options.budget.tokens, "stream_options": {"include_usage": True},
+    }  # fmt: skip
     begun, at, last = time.perf_counter(), list[float](), ""
     async with client.stream("POST", "/v1/chat/completions", json=asked) as reply:
         async for line in reply.aiter_lines():
@@ -56,16 +65,22 @@ async def served(client: httpx.AsyncClient, router: str, question: str) -> Times
     return at[0] - begun, (at[-1] - at[0]) / (tokens - 1), tokens
 
 
-async def measure(url: str, names: list[str], rounds: int) -> dict[str, Any]:
-    pair = Pair.load(NANO_PAIR, Path.cwd())
-    questions = [p.question for p in load("dev", rounds + 2)]
+async def measure(url: str, path: str, names: list[str], rounds: int, pad: int, tokens: int | None) -> dict[str, Any]:
+    config, base = load_pair(path), Path.cwd() if path == "nano" else Path(path).resolve().parent
+    pair, options = Pair.load(config, base), pair_options(config)
+    if tokens is not None:
+        options = replace(options, budget=options.budget.resized(tokens))
+    questions = ["so " * pad + p.question for p in load("dev", rounds + 2)]
+    catalogue = Catalogue(config, pair, base, PolicyConfig(router="target"), {})
     found: dict[str, Any] = {}
     async with httpx.AsyncClient(base_url=url, timeout=120) as client:
         for name in names:
-            router = routers.create(name, {}, None, {"cues": cue_profile(NANO_PAIR, Path.cwd())})
+            router = catalogue.router(f"{config.name}:{name}", None, None)
             rows = []
             for n, question in enumerate(questions):
-                ways = [("alone", alone(pair, router, question)), ("served", served(client, name, question))]
+                model = f"{config.name}:{name}"
+                ways = [("alone", alone(pair, router, question, options)),
+                        ("served", served(client, model, question, options))]  # fmt: skip
                 times = {way: await work for way, work in (ways if n % 2 else ways[::-1])}
                 assert times["alone"][2] == times["served"][2]
                 if n >= 2:
@@ -94,13 +109,18 @@ def summary(rows: list[dict[str, Times]]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--pair", default="nano")
     parser.add_argument("--routers", default="target,relaygen")
+    parser.add_argument("--pad", type=int, default=0, help="words put before each question")
+    parser.add_argument("--tokens", type=int, help="budget of an answer, in place of the pair's")
     parser.add_argument("--out", type=Path, default=Path("overhead.json"))
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        process, url = start(Path(folder))
+        process, url = start(Path(folder), given.pair)
         try:
-            found = asyncio.run(measure(url, given.routers.split(","), given.rounds))
+            found = asyncio.run(
+                measure(url, given.pair, given.routers.split(","), given.rounds, given.pad, given.tokens)
+            )
         finally:
             process.terminate()
             process.wait(60)

@@ -39,10 +39,10 @@ MALFORMED = (
 PATH = "/v1/chat/completions"
 
 
-def start(folder: Path) -> tuple[subprocess.Popen[bytes], str]:
+def start(folder: Path, pair: str = "nano") -> tuple[subprocess.Popen[bytes], str]:
     log = folder / "log"
-    command = [sys.executable, "-m", "baton.cli", "serve", "nano", "--port", "0", "--slots", str(SLOTS), "--queue",
-               str(QUEUE), "--stall", "10"]  # fmt: skip
+    limits = ("--slots", str(SLOTS), "--queue", str(QUEUE), "--stall", "10")
+    command = [sys.executable, "-m", "baton.cli", "serve", pair, "--router", "target", "--port", "0", *limits]
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out)
     while (found := re.search(r"at (http://\S+)", log.read_text())) is None:
