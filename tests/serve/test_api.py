@@ -205,6 +205,19 @@ def test_token_ids_are_a_prompt_too(server: Served) -> None:
     assert by_ids.choices[0].text == server.client.completions.create(**asked, prompt="1 + 1 =").choices[0].text
 
 
+def test_characters_are_never_cut(server: Served) -> None:
+    """At this temperature single bytes of the vocabulary are drawn, which make characters only by chance."""
+    asked = {"model": "nano:target", "prompt": "é", "max_tokens": 150, "temperature": 4.0, "seed": 1}
+    whole = server.client.completions.create(**asked).choices[0].text
+    assert not whole.isascii()
+    body = {**asked, "stream": True}
+    with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60) as reply:
+        events = [data.decode() for data in b"".join(reply.iter_bytes()).split(b"\n\n") if data]
+    pieces = [json.loads(event.removeprefix("data: "))["choices"][0]["text"] for event in events[:-1]]
+    assert len(pieces) > 3
+    assert "".join(pieces) == whole
+
+
 def test_models_are_listed_by_their_routers(server: Served) -> None:
     names = [model.id for model in server.client.models.list()]
     assert {"nano", "nano:target", "nano:draft", "nano:relaygen", "nano:rsd", "nano:lookahead"} <= set(names)

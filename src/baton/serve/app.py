@@ -52,7 +52,7 @@ class Server:
     defaults: Options
     settings: ServeSettings
     jobs: dict[int, Job] = field(default_factory=dict)
-    """Requests that are not over, by number."""
+    """Requests that wait or are written, by number."""
 
     def __post_init__(self) -> None:
         self.turnstile = Turnstile(self.settings.slots, self.settings.queue)
@@ -60,6 +60,9 @@ class Server:
         self.live = Live(text=self.settings.show_text)
         self.reader = Reader(self.pair, self.defaults, self.catalogue, self.settings)
         self._numbers = itertools.count(1)
+        self.under_way = 0
+        """Requests whose reader has not had everything."""
+        self.metrics.open.set_function(lambda: self.under_way)
 
     # A request ------------------------------------------------------------------------------------------------------
 
@@ -67,15 +70,15 @@ class Server:
         """Reads a request, answers it, and counts what became of it."""
         arrived = asyncio.get_running_loop().time()
         path = request.url.path
-        self.metrics.open.inc()
+        self.under_way += 1
         try:
             response = await self._answer(request, model, arrived)
         except BaseException as error:
-            self.metrics.open.dec()
+            self.under_way -= 1
             self._count(path, _status(error))
             raise
         if not isinstance(response, EventStream):
-            self.metrics.open.dec()
+            self.under_way -= 1
             self._count(path, response.status_code)
         return response
 
@@ -127,7 +130,7 @@ class Server:
                 await events.aclose()
 
         async def over(whole: bool) -> None:
-            self.metrics.open.dec()
+            self.under_way -= 1
             self._count(request.url.path, job.status if whole else GONE)
 
         return EventStream(all_of_them(), self.settings.stall_s, over)

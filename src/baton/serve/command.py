@@ -62,10 +62,10 @@ class Listener(uvicorn.Server):
     async def _drain(self) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + self._server.settings.drain_s
-        while self._server.jobs and loop.time() < end:
+        while self._server.under_way and loop.time() < end:
             await asyncio.sleep(0.05)
-        if self._server.jobs:
-            log.warning("%d requests are cut off", len(self._server.jobs))
+        if self._server.under_way:
+            log.warning("%d requests are cut off", self._server.under_way)
         self.should_exit = True
 
 

@@ -45,7 +45,7 @@ class ServeSettings:
     drain_s: float = 30.0
     """Longest wait for answers under way after SIGTERM."""
     log_prompts: bool = False
-    """Whether the log has questions and answers."""
+    """Whether the log has the questions."""
     show_text: bool = False
     """Whether the live page shows the text of answers."""
 
