@@ -4,7 +4,8 @@ python scripts/serve_overhead.py --rounds 30 --out overhead.json
 python scripts/serve_overhead.py --pair recipes/qwen3-32b-1.7b/simulated.yaml --pad 1000 --tokens 96 --out overhead.json
 
 The pair is loaded twice, here and in a server. Each question is answered by both, one after the other, in turns that
-begin with each equally often; the medians are of the paired answers.
+begin with each equally often; the medians are of the paired answers. `cpu_s` is the processor time of an answer: what
+the server adds to it does not depend on what else the machine does.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import tempfile
 import time
 from dataclasses import replace
@@ -65,7 +67,15 @@ async def served(client: httpx.AsyncClient, model: str, question: str, options: 
     return at[0] - begun, (at[-1] - at[0]) / (tokens - 1), tokens
 
 
-async def measure(url: str, path: str, names: list[str], rounds: int, pad: int, tokens: int | None) -> dict[str, Any]:
+def cpu_s(pid: int) -> float:
+    """Processor time that a process has taken, to a hundredth of a second."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def measure(
+    url: str, pid: int, path: str, names: list[str], rounds: int, pad: int, tokens: int | None
+) -> dict[str, Any]:
     config, base = load_pair(path), Path.cwd() if path == "nano" else Path(path).resolve().parent
     pair, options = Pair.load(config, base), pair_options(config)
     if tokens is not None:
@@ -73,19 +83,24 @@ async def measure(url: str, path: str, names: list[str], rounds: int, pad: int, 
     questions = ["so " * pad + p.question for p in load("dev", rounds + 2)]
     catalogue = Catalogue(config, pair, base, PolicyConfig(router="target"), {})
     found: dict[str, Any] = {}
+    who = {"alone": os.getpid(), "served": pid}
     async with httpx.AsyncClient(base_url=url, timeout=120) as client:
         for name in names:
             router = catalogue.router(f"{config.name}:{name}", None, None)
-            rows = []
+            rows, spent = [], dict.fromkeys(who, 0.0)
             for n, question in enumerate(questions):
                 model = f"{config.name}:{name}"
                 ways = [("alone", alone(pair, router, question, options)),
                         ("served", served(client, model, question, options))]  # fmt: skip
-                times = {way: await work for way, work in (ways if n % 2 else ways[::-1])}
+                times = {}
+                for way, work in ways if n % 2 else ways[::-1]:
+                    before = cpu_s(who[way])
+                    times[way] = await work
+                    spent[way] += cpu_s(who[way]) - before if n >= 2 else 0.0
                 assert times["alone"][2] == times["served"][2]
                 if n >= 2:
                     rows.append(times)
-            found[name] = summary(rows)
+            found[name] = {**summary(rows), "cpu_s": {way: s / len(rows) for way, s in spent.items()}}
     await pair.close()
     return found
 
@@ -119,7 +134,7 @@ def main() -> None:
         process, url = start(Path(folder), given.pair)
         try:
             found = asyncio.run(
-                measure(url, given.pair, given.routers.split(","), given.rounds, given.pad, given.tokens)
+                measure(url, process.pid, given.pair, given.routers.split(","), given.rounds, given.pad, given.tokens)
             )
         finally:
             process.terminate()

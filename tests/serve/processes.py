@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 ROOT = Path(__file__).parents[2]
-START_S = 120.0
+START_S = 300.0
 ADDRESS = re.compile(r"serving (\S+) at (http://\S+)")
 
 
