@@ -23,13 +23,16 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import yaml
 
+from baton.config import NANO_PAIR
 from baton.nano.problems import load
 
 ROUTERS = ("target", "relaygen", "rsd")
 QUESTIONS = 8
 TOKENS = 16
 SLOTS, QUEUE = 8, 16
+CACHE_MB = 16
 KINDS = {"whole": 0.3, "stream": 0.35, "leaves": 0.15, "slow": 0.08, "malformed": 0.12}
 MALFORMED = (
     '{"model": ', "[]", '{"messages": 3}', '{"model":"nano","messages":[]}', '{"n":1e999}', "\u00e9",
@@ -37,6 +40,16 @@ MALFORMED = (
     '{"messages":[{"role":"user","content":"x"}],"temperature":-3}',
 )  # fmt: skip
 PATH = "/v1/chat/completions"
+
+
+def small_pair(folder: Path) -> str:
+    """The nano pair with caches that are full before the soak begins: what they keep of answers is no leak."""
+    data = NANO_PAIR.model_dump(mode="json", exclude_unset=True)
+    for role in ("target", "draft"):
+        data[role]["cache_mb"] = CACHE_MB
+    file = folder / "pair.yaml"
+    file.write_text(yaml.safe_dump(data))
+    return str(file)
 
 
 def start(folder: Path, pair: str = "nano") -> tuple[subprocess.Popen[bytes], str]:
@@ -208,7 +221,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("soak.json"))
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        process, url = start(Path(folder))
+        process, url = start(Path(folder), small_pair(Path(folder)))
         try:
             found = asyncio.run(soak(process, url, given.requests, given.seed, given.warmup))
         finally:
