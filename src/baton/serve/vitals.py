@@ -25,7 +25,7 @@ from baton.engines.base import (
 from baton.flops import Architecture
 from baton.generation import Router
 from baton.pair import Pair
-from baton.scorers.base import Score, Scorer, ScoreRequest
+from baton.scorers.base import Score, Scorer, ScoreRequest, TokenReader
 from baton.serve.settings import ServeSettings
 from baton.trace import Role
 
@@ -96,8 +96,10 @@ def guarded(pair: Pair, settings: ServeSettings) -> tuple[Pair, Vitals]:
     engines: dict[Role, Engine] = {
         role: GuardedEngine(engine, vitals[role], settings.engine_s) for role, engine in pair.engines.items()
     }
+    # What reads tokens does so in the matcher, where nothing can be waited for.
     scorers: dict[str, Scorer] = {
-        name: GuardedScorer(scorer, vitals[name], settings.helper_s) for name, scorer in pair.scorers.items()
+        name: scorer if isinstance(scorer, TokenReader) else GuardedScorer(scorer, vitals[name], settings.helper_s)
+        for name, scorer in pair.scorers.items()
     }
     return Pair(pair.name, engines, scorers), vitals
 
