@@ -208,7 +208,8 @@ def test_the_command_of_a_sweep_runs_the_comparison_it_names(tmp_path, monkeypat
 
 def test_sweeps_know_the_ranges_of_knobs_and_keep_off_the_test_questions(tmp_path):
     loaded = load_recipe(recipe(tmp_path))
-    assert set(sweep(loaded, "rsd", "dev")["parameters"]) >= {"rsd.threshold", "rsd.p"}
+    # Its gate has no probability `p`.
+    assert set(sweep(loaded, "rsd", "dev")["parameters"]) == {"rsd.threshold"}
     grid = sweep(loaded, "rsd", "dev", ["threshold"], "grid")["parameters"]["rsd.threshold"]["values"]
     assert grid[0] == 0.0
     assert grid[-1] == 1.0

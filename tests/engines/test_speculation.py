@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from array import array
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from tiny_models import make_model
 
 from baton import nano, routers
 from baton.bench import tasks
-from baton.boundary import ENTROPY, MARGIN, Cap, Feature, SegmentMatcher, When
+from baton.boundary import ENTROPY, MARGIN, Cap, SegmentMatcher, When
 from baton.config import NANO_PAIR, ConfigError, PairConfig, TaskConfig, pair_options, validate
 from baton.engines.base import Call, LoadError, Prefix, Read, Sampling, Session, Speculation, Usage
 from baton.engines.speculation import ENOUGH, REST, Lookup, Speculator, verified
@@ -211,9 +211,9 @@ async def test_the_segment_ends_in_the_middle_of_what_was_verified(make: Make, s
         class StopAt(SegmentMatcher):
             count = end
 
-            def push(self, token_id: int, features: Mapping[Feature, float] | None = None) -> bool:
+            def push(self, token_id: int, *reads: Any) -> bool:
                 assert len(self.ids) < self.count, "pushed after the end"
-                return super().push(token_id, features) or len(self.ids) == self.count
+                return super().push(token_id, *reads) or len(self.ids) == self.count
 
         session = fast.open(LOOP)
         cut = await write(fast, LOOP, 40, matcher=StopAt([], fast.vocabulary), session=session)

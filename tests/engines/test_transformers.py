@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 import transformers
 from tiny_models import PADDED, make_model
 
-from baton.boundary import ENTROPY, MARGIN, TOP_PROB, Cap, Delimiter, Feature, SegmentMatcher
+from baton.boundary import ENTROPY, MARGIN, TOP_PROB, Cap, Delimiter, SegmentMatcher
 from baton.engines.base import Call, EngineError, LoadError, Prefix, Read, Sampling, Session, Usage
 from baton.engines.kv import RETIRED, Cache
 from baton.engines.transformers import TransformersEngine
@@ -110,8 +110,8 @@ async def test_stops_at_the_token_that_decides(engine: TransformersEngine) -> No
     stop = next(n for n, i in enumerate(free.ids) if i == free.ids[12])
 
     class StopAt(SegmentMatcher):
-        def push(self, token_id: int, features: Mapping[Feature, float] | None = None) -> bool:
-            return super().push(token_id, features) or token_id == free.ids[12]
+        def push(self, token_id: int, *reads: Any) -> bool:
+            return super().push(token_id, *reads) or token_id == free.ids[12]
 
     written = await write(engine, PROMPT, 40, matcher=StopAt([], engine.vocabulary, cap=40))
     assert written.ids == free.ids[: stop + 1]
@@ -517,8 +517,8 @@ async def test_the_end_state_is_that_of_the_last_kept_token(engine: Transformers
 
         count = 0
 
-        def push(self, token_id: int, features: Mapping[Feature, float] | None = None) -> bool:
-            super().push(token_id, features)
+        def push(self, token_id: int, *reads: Any) -> bool:
+            super().push(token_id, *reads)
             return len(self.ids) == 6
 
         @property
@@ -561,10 +561,10 @@ async def test_logprob_equals_a_full_forward(engine: TransformersEngine, referen
 
 async def test_an_error_in_a_matcher_fails_that_row_only(engine: TransformersEngine) -> None:
     class Broken(SegmentMatcher):
-        def push(self, token_id: int, features: Mapping[Feature, float] | None = None) -> bool:
+        def push(self, token_id: int, *reads: Any) -> bool:
             if len(self.ids) == 3:
                 raise KeyError("broken")
-            return super().push(token_id, features)
+            return super().push(token_id, *reads)
 
     good, bad = await asyncio.gather(
         write(engine, PROMPTS[2], 20),

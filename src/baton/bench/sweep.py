@@ -6,15 +6,14 @@ A sweep chooses knobs by what it sees, so it never sees the questions under test
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from baton import routers
 from baton.calibrate.points import varied
-from baton.calibrate.thresholds import Knob, find_knob
+from baton.calibrate.thresholds import Knob, find_knob, moving_knobs
 from baton.config import ConfigError, Recipe, RouterConfig
 
 METHODS = ("random", "grid", "bayes")
@@ -54,7 +53,7 @@ def sweep(
     Args:
         label: the arm whose knobs are swept; it is compared with the arms whose router is `target`.
         split: the questions that the sweep sees.
-        knobs: names of knobs with a known range; all of the router's if empty.
+        knobs: names of knobs with a known range; all that do something beside the arm's others if empty.
         metric: a figure of the arm by its path in `results.json` (`accuracy`, `speedup/mean`), which `bayes` raises.
 
     Raises:
@@ -103,12 +102,12 @@ def write_sweep(path: Path, settings: Mapping[str, Any]) -> None:
 
 
 def _declared(arm: RouterConfig) -> list[str]:
-    """Knobs of a router that have a range.
+    """Knobs of an arm's router that have a range and do something.
 
     Raises:
         ConfigError: there is none.
     """
-    declared = [f.name for f in fields(routers.find(arm.router)) if "vary" in f.metadata]
+    declared = moving_knobs(arm.router, arm.knobs)
     if not declared:
         raise ConfigError(f"arm: the router {arm.router!r} has no knob with a range; name one with --vary")
     return declared

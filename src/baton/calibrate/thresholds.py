@@ -104,6 +104,16 @@ class Settings:
             raise ValueError(f"tolerance: {self.tolerance} can never be reached; use a positive number")
 
 
+def moving_knobs(router: str, knobs: Mapping[str, Any]) -> list[str]:
+    """Knobs of a router that declare a range and do something beside its other `knobs`."""
+    cls = routers.find(router)
+    return [f.name for f in fields(cls) if f.init and "vary" in f.metadata and f.name not in _idle(cls, knobs)]
+
+
+def _idle(cls: type[Any], knobs: Mapping[str, Any]) -> set[str]:
+    return cls.idle(knobs) if hasattr(cls, "idle") else set()
+
+
 def find_knob(
     router: str, knobs: Mapping[str, Any], vary: str | None = None, span: tuple[float, float] | None = None
 ) -> Knob:
@@ -122,8 +132,7 @@ def find_knob(
         found = find_knob(str(inner.get("router")), inner.get("knobs") or {}, rest, span)
         return replace(found, name=vary or "")
     known = {f.name: f for f in fields(cls) if f.init}
-    idle = cls.idle(knobs) if hasattr(cls, "idle") else set()
-    declared = [name for name, f in known.items() if "vary" in f.metadata and name not in idle]
+    declared = moving_knobs(router, knobs)
     if vary is None and not declared:
         wears = next((name for name, f in known.items() if f.metadata.get("router")), None)
         remedy = f"name one of the router it wears: --vary {wears}.KNOB" if wears else "there is nothing to calibrate"
@@ -131,7 +140,7 @@ def find_knob(
     name = vary or declared[0]
     if name not in known:
         raise ValueError(f"vary: {router} has no knob {name!r}; use one of {', '.join(declared or known)}")
-    if name in idle:
+    if name in _idle(cls, knobs):
         given = ", ".join(f"{k}={v}" for k, v in knobs.items()) or "its other knobs"
         raise ValueError(
             f"vary: {router}.{name} does nothing beside {given}; vary {' or '.join(declared) or 'another'}"
