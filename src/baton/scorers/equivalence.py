@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 
-from baton.engines.base import Engine, EngineError
-from baton.flops import Architecture
-from baton.scorers.base import Score, Scorer, ScoreRequest, cost, together
-from baton.scorers.resident import About, ResidentHead, check_engine, state_at
-from baton.trace import Role
-
-if TYPE_CHECKING:
-    from baton.config import EquivalenceConfig
+from baton.engines.base import EngineError
+from baton.scorers.base import Score, ScoreRequest, cost
+from baton.scorers.resident import ResidentHead, StateScorer, state_at
 
 
 class EquivalenceHead(ResidentHead):
@@ -30,46 +21,19 @@ class EquivalenceHead(ResidentHead):
         self.first = nn.Linear(4 * width, hidden)
 
     def forward(self, states: Tensor) -> Tensor:
-        one, other = ((states.float() - self.mean) / self.scale).chunk(2, -1)
+        one, other = self.standard(states).chunk(2, -1)
         inputs = torch.cat((one, other, (one - other).abs(), one * other), -1)
         logits: Tensor = self.last(nn.functional.silu(self.first(inputs)))[..., 0]
         return logits
 
 
-class Equivalence(Scorer):
+class Equivalence(StateScorer):
     """Scores in [0, 1] whether taking a step in place of the one it is compared with does no harm.
 
     A step that the head's role wrote costs the head alone; the other one is read by that role's model.
     """
 
-    def __init__(self, name: str, head: EquivalenceHead, about: About):
-        self.name, self.head, self.about = name, head, about
-        self.role = Role(about.role)
-
-    @classmethod
-    def load(
-        cls, name: str, config: EquivalenceConfig, engines: Mapping[Role, Engine], base: Path
-    ) -> Equivalence:  # fmt: skip
-        """From a pair's configuration.
-
-        Raises:
-            LoadError: it is no such head, or the role's model is not the one that it was trained on.
-        """
-        from baton.config import located
-
-        head, about = EquivalenceHead.load(Path(located(config.model, base)))
-        check_engine(config.model, about, engines)
-        return cls(name, head, about)
-
-    @property
-    def states(self) -> frozenset[Role]:
-        return frozenset({self.role})
-
-    def architecture(self, engines: Mapping[Role, Engine]) -> Architecture | None:
-        return engines[self.role].architecture
-
-    async def score(self, requests: Sequence[ScoreRequest]) -> list[Score]:
-        return await together([self._score(request) for request in requests])
+    reads = EquivalenceHead
 
     async def _score(self, request: ScoreRequest) -> Score:
         if request.place is None or request.other is None:

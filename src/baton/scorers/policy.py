@@ -6,18 +6,18 @@ import json
 import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from baton.boundary import ENTROPY, MARGIN
 from baton.engines.base import Engine, EngineError, LoadError
 from baton.flops import Architecture
 from baton.scorers.base import Score, Scorer, ScoreRequest, cost
+from baton.scorers.heads import Head
 from baton.scorers.resident import About, ResidentHead, check_engine, state_at
 from baton.trace import Role
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 FEATURES = ("score", "mean margin", "least margin", "mean entropy", "length", "position", "budget left", "accepted")
 """Of a step: the resident head's logit; margins and entropy (nats) of the draft's tokens; its tokens and the steps
 before it, both as log(1 + n); the share of the budget that is left; whether the draft's step before it was kept."""
-WEIGHTS, ABOUT = "policy.safetensors", "policy.json"
 ANSWERS = 1024
 """Answers whose memory is kept."""
 
@@ -54,15 +53,13 @@ class PolicyAbout:
     """Accuracy by which a step must be better for odds of e to 1."""
 
 
-class PolicyNet(nn.Module):
+class PolicyNet(Head):
     """Logits of keeping the draft's steps, `[batch, steps]`, from their features `[batch, steps, features]`: a GRU."""
 
+    weights, about = "policy.safetensors", "policy.json"
+
     def __init__(self, hidden: int):
-        super().__init__()
-        self.mean: Tensor
-        self.scale: Tensor
-        self.register_buffer("mean", torch.zeros(len(FEATURES)))
-        self.register_buffer("scale", torch.ones(len(FEATURES)))
+        super().__init__(len(FEATURES))
         self.memory = nn.GRU(len(FEATURES), hidden, batch_first=True)
         self.last = nn.Linear(hidden + len(FEATURES), 1)
         nn.init.zeros_(self.last.weight)
@@ -70,29 +67,19 @@ class PolicyNet(nn.Module):
 
     def forward(self, steps: Tensor, memory: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Also the memory `[1, batch, hidden]` after the last step, to go on from."""
-        inputs = (steps.float() - self.mean) / self.scale
+        inputs = self.standard(steps)
         states, memory = self.memory(inputs, memory)
         logits: Tensor = self.last(torch.cat((states, inputs), -1))[..., 0]
         assert memory is not None
         return logits, memory
 
-    def standardise(self, steps: Tensor) -> None:
-        """Takes mean and deviation from features `[steps, features]`."""
-        self.mean.copy_(steps.float().mean(0))
-        self.scale.copy_(steps.float().std(0, unbiased=False).clamp_min(1e-6))
-
-    def save(self, folder: Path, about: PolicyAbout) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        save_file({name: t.contiguous().cpu() for name, t in self.state_dict().items()}, folder / WEIGHTS)
-        (folder / ABOUT).write_text(json.dumps(asdict(about), indent=1) + "\n", encoding="utf-8")
-
     @classmethod
     def load(cls, folder: Path) -> tuple[PolicyNet, PolicyAbout]:
         """Raises LoadError if the folder holds no policy."""
         try:
-            about = PolicyAbout(**json.loads((folder / ABOUT).read_text(encoding="utf-8")))
+            about = PolicyAbout(**json.loads((folder / cls.about).read_text(encoding="utf-8")))
             net = cls(about.hidden)
-            net.load_state_dict(load_file(folder / WEIGHTS))
+            net.restore(folder)
         except (OSError, ValueError, TypeError, RuntimeError) as error:
             said = " ".join(str(error).split())
             raise LoadError(f"{folder}: it holds no policy ({said}); give what train_policy.py wrote") from error

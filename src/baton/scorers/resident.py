@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from baton.engines.base import Engine, EngineError, LoadError, Usage
 from baton.flops import Architecture
 from baton.scorers.base import Place, Score, Scorer, ScoreRequest, cost, together
+from baton.scorers.heads import Head
 from baton.trace import Role
 
 if TYPE_CHECKING:
-    from baton.config import ResidentConfig
-
-WEIGHTS, ABOUT = "head.safetensors", "head.json"
+    from baton.config import EquivalenceConfig, ResidentConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class About:
     """As in training: `correct` or `keep`."""
 
 
-class ResidentHead(nn.Module):
+class ResidentHead(Head):
     """Logits of steps `[...]` from hidden states `[..., width]`: standardised, one hidden layer.
 
     The state of a step is the one that predicts its last token. It has seen all of the step but what ends it, and was
@@ -48,38 +47,23 @@ class ResidentHead(nn.Module):
     """
 
     def __init__(self, width: int, hidden: int):
-        super().__init__()
-        self.mean: Tensor
-        self.scale: Tensor
-        self.register_buffer("mean", torch.zeros(width))
-        self.register_buffer("scale", torch.ones(width))
+        super().__init__(width)
         self.first = nn.Linear(width, hidden)
         self.last = nn.Linear(hidden, 1)
         nn.init.zeros_(self.last.weight)
         nn.init.zeros_(self.last.bias)
 
     def forward(self, states: Tensor) -> Tensor:
-        normal = (states.float() - self.mean) / self.scale
-        logits: Tensor = self.last(nn.functional.silu(self.first(normal)))[..., 0]
+        logits: Tensor = self.last(nn.functional.silu(self.first(self.standard(states))))[..., 0]
         return logits
-
-    def standardise(self, states: Tensor) -> None:
-        """Takes mean and deviation from states `[steps, width]`."""
-        self.mean.copy_(states.float().mean(0))
-        self.scale.copy_(states.float().std(0, unbiased=False).clamp_min(1e-6))
-
-    def save(self, folder: Path, about: About) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        save_file({name: t.contiguous().cpu() for name, t in self.state_dict().items()}, folder / WEIGHTS)
-        (folder / ABOUT).write_text(json.dumps(asdict(about), indent=1) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> tuple[Self, About]:
         """Raises LoadError if the folder holds no head."""
         try:
-            about = About(**json.loads((folder / ABOUT).read_text(encoding="utf-8")))
+            about = About(**json.loads((folder / cls.about).read_text(encoding="utf-8")))
             head = cls(about.width, about.hidden)
-            head.load_state_dict(load_file(folder / WEIGHTS))
+            head.restore(folder)
         except (OSError, ValueError, TypeError, RuntimeError) as error:
             said = " ".join(str(error).split())
             raise LoadError(f"{folder}: it holds no resident head ({said}); give what train_prm.py wrote") from error
@@ -120,27 +104,28 @@ async def state_at(place: Place, name: str, about: About) -> tuple[Tensor, Usage
     return state.to("cpu"), usage
 
 
-class Resident(Scorer):
-    """Scores steps in [0, 1] by a head on a role's hidden states.
+class StateScorer(Scorer, ABC):
+    """Scores steps by a head on a role's hidden states."""
 
-    Steps that the role wrote itself cost the head alone. Steps of the other role are run through the role's model, on
-    the session that writes the answer: what is computed is not computed again if the step is kept.
-    """
+    reads: ClassVar[type[ResidentHead]]
+    """The kind of its head."""
 
     def __init__(self, name: str, head: ResidentHead, about: About):
         self.name, self.head, self.about = name, head, about
         self.role = Role(about.role)
 
     @classmethod
-    def load(cls, name: str, config: ResidentConfig, engines: Mapping[Role, Engine], base: Path) -> Resident:
+    def load(
+        cls, name: str, config: ResidentConfig | EquivalenceConfig, engines: Mapping[Role, Engine], base: Path
+    ) -> Self:
         """From a pair's configuration.
 
         Raises:
-            LoadError: it is no head, or the role's model is not the one that it was trained on.
+            LoadError: it is no such head, or the role's model is not the one that it was trained on.
         """
         from baton.config import located
 
-        head, about = ResidentHead.load(Path(located(config.model, base)))
+        head, about = cls.reads.load(Path(located(config.model, base)))
         check_engine(config.model, about, engines)
         return cls(name, head, about)
 
@@ -153,6 +138,19 @@ class Resident(Scorer):
 
     async def score(self, requests: Sequence[ScoreRequest]) -> list[Score]:
         return await together([self._score(request) for request in requests])
+
+    @abstractmethod
+    async def _score(self, request: ScoreRequest) -> Score: ...
+
+
+class Resident(StateScorer):
+    """Scores steps in [0, 1] by a head on a role's hidden states.
+
+    Steps that the role wrote itself cost the head alone. Steps of the other role are run through the role's model, on
+    the session that writes the answer: what is computed is not computed again if the step is kept.
+    """
+
+    reads = ResidentHead
 
     async def _score(self, request: ScoreRequest) -> Score:
         if not request.step_ids:

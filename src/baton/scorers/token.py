@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from baton.boundary import Seen
 from baton.engines.base import Engine, LoadError
 from baton.scorers.base import TokenReader
-from baton.scorers.resident import ABOUT, WEIGHTS
+from baton.scorers.heads import Head
 from baton.trace import Role
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ class Block(nn.Module):
         return out
 
 
-class TokenHead(nn.Module):
+class TokenHead(Head):
     """Logits of tokens `[...]` from what was read of them: R2R's residual network (arXiv 2505.21600), standardised.
 
     It sees the state that predicted the token, the log-probabilities of the likeliest tokens there, likeliest first,
@@ -82,11 +81,7 @@ class TokenHead(nn.Module):
 
     def __init__(self, about: TokenAbout, table: Tensor | None = None, dropout: float = 0.0):
         """`table` `[vocabulary, embedding]` are the model's input embeddings, where the head reads them."""
-        super().__init__()
-        self.mean: Tensor
-        self.scale: Tensor
-        self.register_buffer("mean", torch.zeros(about.numbers))
-        self.register_buffer("scale", torch.ones(about.numbers))
+        super().__init__(about.numbers)
         self.table: Tensor | None
         self.register_buffer("table", None if table is None else table.float(), persistent=False)
         self.first = nn.Linear(about.numbers + about.embedding, about.hidden)
@@ -98,21 +93,11 @@ class TokenHead(nn.Module):
 
     def forward(self, numbers: Tensor, tokens: Tensor) -> Tensor:
         """`numbers` `[..., width + top]`, `tokens` `[...]` as ids."""
-        inputs = (numbers.float() - self.mean) / self.scale
+        inputs = self.standard(numbers)
         if self.table is not None:
             inputs = torch.cat((inputs, self.table[tokens]), -1)
         logits: Tensor = self.last(self.norm(self.blocks(self.first(inputs))))[..., 0]
         return logits
-
-    def standardise(self, numbers: Tensor) -> None:
-        """Takes mean and deviation from numbers `[tokens, width + top]`."""
-        self.mean.copy_(numbers.float().mean(0))
-        self.scale.copy_(numbers.float().std(0, unbiased=False).clamp_min(1e-6))
-
-    def save(self, folder: Path, about: TokenAbout) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        save_file({name: t.contiguous().cpu() for name, t in self.state_dict().items()}, folder / WEIGHTS)
-        (folder / ABOUT).write_text(json.dumps(asdict(about), indent=1) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path, table: Tensor | None) -> tuple[TokenHead, TokenAbout]:
@@ -126,7 +111,7 @@ class TokenHead(nn.Module):
             )
         try:
             head = cls(about, table if about.embedding else None)
-            head.load_state_dict(load_file(folder / WEIGHTS))
+            head.restore(folder)
         except (OSError, RuntimeError) as error:
             said = " ".join(str(error).split())
             raise LoadError(f"{folder}: its weights cannot be read ({said}); train it again") from error
@@ -136,7 +121,7 @@ class TokenHead(nn.Module):
 def read_about(folder: Path) -> TokenAbout:
     """Raises LoadError if the folder holds no token head."""
     try:
-        return TokenAbout(**json.loads((folder / ABOUT).read_text(encoding="utf-8")))
+        return TokenAbout(**json.loads((folder / TokenHead.about).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         said = " ".join(str(error).split())
         raise LoadError(
