@@ -18,10 +18,10 @@ import pytest
 import yaml
 from processes import ROOT, Served, serving
 
+from browsers import chromium
+
 pytestmark = pytest.mark.serve
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-REQUIRED = "BATON_BROWSER_REQUIRED"
 QUESTION = [{"role": "user", "content": "Ada has 3 boxes of 24 pens and sells 17. How many pens are left?"}]
 SCREENSHOT = "BATON_SCREENSHOT"
 """Where the page's picture goes, if it is wanted."""
@@ -59,19 +59,8 @@ class Traffic:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    missing = pytest.fail if os.environ.get(REQUIRED) else pytest.skip
-    try:
-        from playwright.sync_api import Error, sync_playwright
-    except ImportError:
-        missing("playwright is not installed; `make test-browser` installs it")
-    path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
-    with sync_playwright() as playwright:
-        try:
-            opened = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        except Error as error:
-            missing(f"there is no Chromium that starts ({str(error).splitlines()[0]})")
+    with chromium() as opened:
         yield opened
-        opened.close()
 
 
 def test_the_live_page_shows_both_writers(shown: Served, browser: Any) -> None:

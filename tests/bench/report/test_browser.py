@@ -5,7 +5,6 @@ script.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from test_page import EVIL
 
 from baton.bench import report
 from baton.calibrate import reliability
+from browsers import chromium
 
 RNG = np.random.default_rng(0)
 
@@ -36,30 +36,12 @@ RELIABILITY = reliability.report(
     [0.1],
 )
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-REQUIRED = "BATON_BROWSER_REQUIRED"
-"""Set by `make test-browser`: a missing browser is a failure there."""
-
-
-def missing(reason: str) -> None:
-    (pytest.fail if os.environ.get(REQUIRED) else pytest.skip)(f"{reason}; `make test-browser` installs it")
-
 
 @pytest.fixture(scope="module")
 def browser(small_run: Path, other_run: Path) -> Iterator[Any]:
     # The runs come first: no event loop can run beside Playwright's.
-    try:
-        from playwright.sync_api import Error, sync_playwright
-    except ImportError:
-        missing("playwright is not installed")
-    path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
-    with sync_playwright() as playwright:
-        try:
-            opened = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        except Error as error:
-            missing(f"there is no Chromium that starts ({str(error).splitlines()[0]})")
+    with chromium() as opened:
         yield opened
-        opened.close()
 
 
 class Visit:
