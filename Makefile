@@ -80,7 +80,7 @@ $(VENV)/core: $(VENV)/python pyproject.toml
 	@touch $@
 
 $(VENV)/test: $(VENV)/core pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable ".[test,track]"
+	$(BIN)/python -m pip install --quiet --editable ".[test,track,serve]"
 	@touch $@
 
 # The CPU build names image and sound libraries that no model here needs and that break transformers beside it.
