@@ -35,6 +35,7 @@ from baton.engines.base import Engine
 from baton.engines.settings import VllmSettings
 from baton.engines.vllm_options import on_cpu, variables
 from baton.replay.matrix import Matrix
+from baton.replay.published import load_schedule
 from baton.replay.results import Results
 from baton.replay.schedule import Schedule
 from baton.replay.turn import Replayer
@@ -42,6 +43,7 @@ from baton.replay.weightless import SHAPES, Weightless
 from baton.trace import Role
 
 SCHEDULE = Path(__file__).parent.parent / "benchmarks" / "relay" / "schedule.json"
+"""RelayGen's."""
 STAGGER_SECONDS = 15
 """The draft starts beside the target, once that has its processes."""
 
@@ -52,7 +54,7 @@ def arguments() -> argparse.Namespace:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="results; an interrupted run goes on from there")
-    parser.add_argument("--schedule", type=Path, default=SCHEDULE, help="who writes how many tokens")
+    parser.add_argument("--schedule", default=SCHEDULE, help="who writes how many tokens: a file, or as `baton replay`")
     parser.add_argument("--target", choices=SHAPES, default="32b")
     parser.add_argument("--draft", choices=SHAPES, default="1.7b")
     parser.add_argument("--cache-mb", type=numbers, default=(20_480, 10_240), help="of target and draft")
@@ -70,7 +72,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--answers", type=int, default=2, help="answers a turn, and at least as many as are at once")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no turn that would end later")
-    parser.add_argument("--draw-schedule", metavar="SEED", type=int, help="write a new schedule, and stop")
     return parser.parse_args()
 
 
@@ -154,15 +155,10 @@ async def run(asked: argparse.Namespace, results: Results, schedule: Schedule) -
 
 def main() -> None:
     asked = arguments()
-    if asked.draw_schedule is not None:
-        schedule = Schedule.draw(64, prompt=300, tokens=200, target=46, draft=20, seed=asked.draw_schedule)
-        schedule.save(asked.schedule)
-        print(f"target share {schedule.share:.3f} -> {asked.schedule}")
-        return
-    schedule = Schedule.load(asked.schedule)
-    beside = ("out", "at_once", "sharing", "turns", "seconds", "draw_schedule")
+    schedule = load_schedule(asked.schedule)
+    beside = ("out", "at_once", "sharing", "turns", "seconds")
     settings = {name: value for name, value in vars(asked).items() if name not in beside}
-    settings |= {"schedule": asked.schedule.name, "max_batch": max(asked.at_once)}
+    settings |= {"schedule": Path(asked.schedule).name, "max_batch": max(asked.at_once)}
     about = json.loads(json.dumps(settings)) | {"target_share": round(schedule.share, 4)}
     results = Results(asked.out, about)
     with shared_by_mps(asked.mps):

@@ -17,14 +17,18 @@ from baton.plan.costs import Costs, load_costs
 from baton.replay.matrix import Matrix
 from baton.replay.profile import profile
 from baton.replay.results import Results
-from baton.replay.schedule import Schedule
+from baton.replay.schedule import Part, Schedule
 from baton.replay.turn import Replayer, Turn, planned
 from baton.trace import Kind, Role, Segment, Trace
 from virtual_clock import run
 
 SCHEDULE = Schedule(
-    20, (((Role.TARGET, 10), (Role.DRAFT, 6), (Role.TARGET, 4)), ((Role.TARGET, 14), (Role.DRAFT, 6)))
-)  # fmt: skip
+    20,
+    (
+        (Part(Role.TARGET, 10), Part(Role.DRAFT, 6), Part(Role.TARGET, 4)),
+        (Part(Role.TARGET, 14), Part(Role.DRAFT, 6)),
+    ),
+)
 COSTS = Costs.model_validate(
     {
         "target": {"token_s": 0.02, "call_s": 0.005, "prefill_token_s": 0.0001, "slowdown": {1: 1.0, 4: 1.2}},
@@ -125,9 +129,9 @@ def test_drawn_answers_have_the_share_of_the_means_each():
     drawn = Schedule.draw(6, prompt=10, tokens=200, target=46, draft=20, seed=3)
     assert drawn == Schedule.draw(6, prompt=10, tokens=200, target=46, draft=20, seed=3)
     for parts in drawn.answers:
-        assert sum(n for _, n in parts) == 200
-        assert sum(n for r, n in parts if r == "target") / 200 == pytest.approx(46 / 66, abs=0.02)
-    assert planned("target", drawn.answers[0]) == [(Role.TARGET, 200)]
+        assert sum(part.tokens for part in parts) == 200
+        assert sum(part.tokens for part in parts if part.role == "target") / 200 == pytest.approx(46 / 66, abs=0.02)
+    assert planned("target", drawn.answers[0]) == [Part(Role.TARGET, 200)]
 
 
 def test_a_schedule_is_read_from_traces_and_from_its_file(tmp_path):
@@ -139,7 +143,7 @@ def test_a_schedule_is_read_from_traces_and_from_its_file(tmp_path):
     ]  # fmt: skip
     trace = Trace(prompts={"target": [1] * 30, "draft": [1] * 31}, segments=segments)
     schedule = Schedule.of_traces([trace])
-    assert schedule == Schedule(30, (((Role.TARGET, 5), (Role.DRAFT, 4)),))
+    assert schedule == Schedule(30, ((Part(Role.TARGET, 5), Part(Role.DRAFT, 4)),))
     schedule.save(tmp_path / "schedule.json")
     assert Schedule.load(tmp_path / "schedule.json") == schedule
     with pytest.raises(ValueError, match="no answer with tokens"):

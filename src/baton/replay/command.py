@@ -23,7 +23,10 @@ ASSUMED = """\
 
 def replay_command(
     pair: Annotated[str, typer.Argument(help="`nano` (shipped with Baton) or the path of a pair.yaml.")],
-    schedule: Annotated[Path, typer.Option(help="Who writes how many tokens: a schedule, or a run's traces.jsonl.")],
+    schedule: Annotated[
+        str,
+        typer.Option(help="Who writes how many tokens: a file, a run's traces.jsonl, relaygen, rsd or lookahead."),
+    ],
     out: Annotated[Path, typer.Option(help="Results (JSON); an interrupted replay goes on from there.")],
     at_once: Annotated[str, typer.Option(help="Answers in flight, by commas.")] = "1",
     rate: Annotated[str, typer.Option(help="Arrivals a second of open loops, by commas.")] = "",
@@ -37,12 +40,13 @@ def replay_command(
 ) -> None:
     """Time a schedule of segments, token for token: relayed, by the target alone, and by the target cut alike."""
     from baton.config import load_pair
+    from baton.replay.published import load_schedule
     from baton.replay.results import Results
 
-    planned = _schedule(schedule)
+    planned = load_schedule(schedule)
     config = load_pair(pair)
     about = {
-        "pair": config.model_dump(mode="json", include={"name", "target", "draft"}), "schedule": schedule.name,
+        "pair": config.model_dump(mode="json", include={"name", "target", "draft"}), "schedule": Path(schedule).name,
         "target_share": round(planned.share, 4), "answers": answers, "prefix": prefix,
     }  # fmt: skip
     results = Results(out, about)
@@ -53,13 +57,6 @@ def replay_command(
         print(json.dumps(row))
     if profile is not None:
         _write_profile(results, planned, profile, config.name)
-
-
-def _schedule(file: Path) -> Schedule:
-    from baton.records import read_traces
-    from baton.replay.schedule import Schedule
-
-    return Schedule.of_traces(read_traces(file)) if file.suffix == ".jsonl" else Schedule.load(file)
 
 
 def _numbers(option: str, text: str, kind: type[Any]) -> list[Any]:

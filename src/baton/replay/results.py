@@ -113,21 +113,24 @@ def _relaying(turns: Sequence[Together]) -> dict[str, float]:
     median = _median(turns)
 
     def ideal(turn: Together) -> float:
-        """If each token took what it takes its model alone: the target alone, the draft as it relayed."""
+        """If each token, kept or not, took what it takes its model alone: the target alone, the draft as it relayed."""
         tokens = turn["relay"].tokens
         mine = tokens["target"] * step_ms(turn["target"], "target") + tokens["draft"] * step_ms(turn["relay"], "draft")
-        return (tokens["target"] + tokens["draft"]) * step_ms(turn["target"], "target") / mine
+        return sum(turn["target"].tokens.values()) * step_ms(turn["target"], "target") / mine
 
     def tail(percent: int) -> float:
         return median(lambda t: _quantile(t["target"], percent) / _quantile(t["relay"], percent))
 
     answers = min(len(turn["relay"].seconds) for turn in turns)
+    # What is written beside an answer takes no time of its own.
+    ideals = {} if any(turn["relay"].beside for turn in turns) else {"ideal_over_target": median(ideal)}
     tails = {f"relay_over_target_p{p}": tail(p) for p in (90, 99) if answers * (100 - p) >= 100 * FEWEST_TAIL}
-    return tails | {
+    return {
+        **tails,
         "relay_over_target": median(lambda t: p50(t["target"]) / p50(t["relay"])),
         "cut_over_target": median(lambda t: p50(t["target"]) / p50(t["cut"])),
         "relay_over_cut": median(lambda t: p50(t["cut"]) / p50(t["relay"])),
-        "ideal_over_target": median(ideal),
+        **ideals,
         "target_p50_s": median(lambda t: p50(t["target"])),
         "cut_p50_s": median(lambda t: p50(t["cut"])),
         "relay_p50_s": median(lambda t: p50(t["relay"])),

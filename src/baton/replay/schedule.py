@@ -9,16 +9,31 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 from baton.trace import Role, Trace
 
-Part = tuple[Role, int]
-"""A segment: who writes it, and its tokens."""
+Use = Literal["kept", "discarded", "beside"]
+"""What becomes of a segment: it stays in the answer; it is thrown away when it is written (a gate's rejected step); or
+it is written while what comes after it is, and thrown away (lookahead: the target's own version of a step of the
+draft's)."""
 
 CLOSE = 0.02
 """Of the wanted target share, how far a drawn answer's may be off."""
 TRIES = 100_000
 """Draws of one answer, at most."""
+
+
+class Part(NamedTuple):
+    """A segment: who writes it, its tokens, and what becomes of them."""
+
+    role: Role
+    tokens: int
+    use: Use = "kept"
+
+    @property
+    def kept(self) -> bool:
+        return self.use == "kept"
 
 
 @dataclass(frozen=True)
@@ -43,7 +58,8 @@ class Schedule:
     @classmethod
     def load(cls, file: Path) -> Schedule:
         data = json.loads(file.read_text())
-        return cls(data["prompt"], tuple(tuple((Role(r), n) for r, n in answer) for answer in data["answers"]))
+        answers = ((Part(Role(role), *more) for role, *more in answer) for answer in data["answers"])
+        return cls(data["prompt"], tuple(map(tuple, answers)))
 
     @classmethod
     def of_traces(cls, traces: Iterable[Trace]) -> Schedule:
@@ -57,37 +73,39 @@ class Schedule:
         for trace in traces:
             kept = [(s.role, s.kept_tokens) for s in trace.path() if s.role is not Role.INSERTED and s.kept_tokens]
             merged = [
-                (role, sum(n for _, n in group)) for role, group in itertools.groupby(kept, key=lambda part: part[0])
+                Part(role, sum(n for _, n in group))
+                for role, group in itertools.groupby(kept, key=lambda part: part[0])
             ]
             if merged:
                 answers.append(tuple(merged))
-                prompts.append(len(trace.prompts[merged[0][0]]))
+                prompts.append(len(trace.prompts[merged[0].role]))
         if not answers:
             raise ValueError("schedule: the traces hold no answer with tokens of a model; give others")
         return cls(round(statistics.median(prompts)), tuple(answers))
 
     def save(self, file: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
-        lines = ",\n  ".join(json.dumps(answer) for answer in self.answers)
+        lines = ",\n  ".join(json.dumps([part[: 2 if part.kept else 3] for part in answer]) for answer in self.answers)
         file.write_text(f'{{"prompt": {self.prompt}, "answers": [\n  {lines}\n]}}\n')
 
     @property
     def means(self) -> tuple[float, float]:
-        """Mean tokens of the target's and of the draft's segments."""
-        mine, theirs = ([n for a in self.answers for r, n in a if r is role] for role in (Role.TARGET, Role.DRAFT))
+        """Mean tokens of the target's and of the draft's kept segments."""
+        kept = [part for answer in self.answers for part in answer if part.kept]
+        mine, theirs = ([part.tokens for part in kept if part.role is role] for role in (Role.TARGET, Role.DRAFT))
         return statistics.fmean(mine or [0]), statistics.fmean(theirs or [0])
 
     @property
     def share(self) -> float:
-        """The target's share of all tokens."""
+        """The target's share of the kept tokens."""
         return share(part for answer in self.answers for part in answer)
 
 
 def share(parts: Iterable[Part]) -> float:
-    """The target's share of the tokens of some segments."""
+    """The target's share of the kept tokens of some segments."""
     tokens = {Role.TARGET: 0, Role.DRAFT: 0}
-    for role, n in parts:
-        tokens[role] += n
+    for part in parts:
+        tokens[part.role] += part.tokens if part.kept else 0
     return tokens[Role.TARGET] / sum(tokens.values())
 
 
@@ -98,7 +116,7 @@ def _answer(rng: random.Random, tokens: int, target: float, draft: float) -> tup
         left = tokens
         for role, mean in itertools.cycle(((Role.TARGET, target), (Role.DRAFT, draft))):
             length = min(left, 1 + round(rng.expovariate(1 / mean)))
-            parts.append((role, length))
+            parts.append(Part(role, length))
             left -= length
             if not left:
                 break

@@ -56,6 +56,8 @@ class Turn:
     """Prefix tokens found in a cache."""
     prompt: int = 0
     """Prefix tokens sent."""
+    beside: int = 0
+    """Of the tokens, those written beside what the answer went on with."""
     engines: dict[str, dict[str, float]] = field(default_factory=dict)
     """By role, what the engine's counters rose by."""
 
@@ -147,16 +149,38 @@ class Replayer:
         return random.Random(seed).choices(self.plain, k=self.schedule.prompt)
 
     async def _answer(self, measured: Turn, prompt: list[int], parts: Sequence[Part]) -> None:
-        sessions = {role: self.engines[role].open(prompt) for role in {role for role, _ in parts}}
-        prefix = Prefix(prompt)
+        """An answer's segments, one after another; where the target has written one, it waits for those beside."""
+        sessions = {role: self.engines[role].open(prompt) for role in {part.role for part in parts}}
+        prefix, beside = Prefix(prompt), list[asyncio.Task[None]]()
         try:
-            for n, (role, tokens) in enumerate(parts):
-                matcher = SegmentMatcher((), self.vocabulary, thinking=False, cap=tokens)
-                await self._segment(measured, sessions[role], Call(prefix, matcher, tokens), role, n == 0)
-                prefix = prefix.extend(matcher.ids[:tokens])
+            for n, part in enumerate(parts):
+                matcher = SegmentMatcher((), self.vocabulary, thinking=False, cap=part.tokens)
+                call, session = Call(prefix, matcher, part.tokens), sessions[part.role]
+                if part.use == "beside":
+                    beside.append(asyncio.create_task(self._segment_beside(measured, session, call, part, n == 0)))
+                    continue
+                await self._segment(measured, session, call, part.role, n == 0)
+                if not part.kept:
+                    session.rewind(prefix.length)
+                    continue
+                prefix = prefix.extend(matcher.ids[: part.tokens])
+                if part.role is Role.TARGET:
+                    await asyncio.gather(*beside)
+            await asyncio.gather(*beside)
         finally:
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
             for session in sessions.values():
                 session.close()
+
+    async def _segment_beside(self, measured: Turn, session: Session, call: Call, part: Part, opening: bool) -> None:
+        fork = session.fork()
+        try:
+            await self._segment(measured, fork, call, part.role, opening)
+            measured.beside += part.tokens
+        finally:
+            fork.close()
 
     async def _segment(self, measured: Turn, session: Session, call: Call, role: Role, opening: bool) -> None:
         submitted = asyncio.get_running_loop().time()
@@ -199,10 +223,10 @@ def _plans(schedule: Schedule, arm: Arm, turn: int, answers: int | None) -> Plan
 
 
 def planned(arm: Arm, parts: Sequence[Part]) -> Sequence[Part]:
-    """What an arm makes of a schedule's segments."""
-    total = sum(tokens for _, tokens in parts)
+    """What an arm makes of a schedule's segments: all but the relay write what is kept."""
+    kept = [part.tokens for part in parts if part.kept]
     if arm in ("target", "beside"):
-        return [(Role.TARGET, total)]
+        return [Part(Role.TARGET, sum(kept))]
     if arm == "draft":
-        return [(Role.DRAFT, total)]
-    return [(Role.TARGET, tokens) for _, tokens in parts] if arm == "cut" else parts
+        return [Part(Role.DRAFT, sum(kept))]
+    return [Part(Role.TARGET, tokens) for tokens in kept] if arm == "cut" else parts
