@@ -61,7 +61,7 @@ async def test_scores_follow_from_the_steps_before_and_whether_they_were_kept(tm
     async def steps(gen: Generation, seen) -> None:
         for kept in (True, False, True):
             step = await gen.propose("draft", UNTIL, read=READ)
-            states.append(gen._node(step).state)
+            states.append(gen._tree.live(step).state)
             seen.append((step, await gen.score(step, by="policy")))
             if kept:
                 gen.commit(step)

@@ -89,7 +89,7 @@ async def test_nothing_is_kept_for_routers_that_do_not_ask_for_the_head(tmp_path
 
         async def __call__(self, gen: Generation) -> None:
             segment = await gen.propose("draft", [STEP, Cap(40)])
-            seen.append(gen._node(segment).state)
+            seen.append(gen._tree.live(segment).state)
             gen.commit(segment)
             gen.abandon()
 
