@@ -52,6 +52,16 @@ class InSteps:
             await gen.write("target", [STEP])
 
 
+class InSentences:
+    """The target alone, one call a sentence."""
+
+    name = "in-sentences"
+
+    async def __call__(self, gen: Generation) -> None:
+        while not gen.finished:
+            await gen.write("target", [SENTENCE])
+
+
 class InTurns:
     """Draft and target, sentence by sentence."""
 
@@ -184,6 +194,14 @@ def test_answers_have_steps_sentences_and_cues():
     assert len({len(s) for s in steps}) > 3
     assert re.search(r"\. (Then|Next|First|However|Wait|Also),", thinking)
     assert said.startswith(" The answer is \\boxed{4")
+
+
+@pytest.mark.parametrize("tokens", [8, 20])
+def test_a_sentence_has_as_many_tokens_as_is_asked(tokens: int):
+    given = costs(target={"token_s": 0.02, "tokens": 100}, simulation={"steps": 1, "sentence_tokens": tokens})
+    made = pair(given)
+    (sentence, *_) = run(answer(made, InSentences())).path()
+    assert len(sentence.ids) == tokens
 
 
 def test_greedy_answers_repeat_and_sampled_ones_differ():

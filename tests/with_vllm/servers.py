@@ -52,11 +52,12 @@ class Up:
 
     folder: Path
     port: int
+    pair: Path = PAIR
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Returns when both servers answer."""
-        pair = Path(shutil.copy(PAIR, self.folder))
+        """Returns when all servers answer."""
+        pair = Path(shutil.copy(self.pair, self.folder))
         self.served.unlink(missing_ok=True)
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(

@@ -46,8 +46,6 @@ WORDS = (
     " once",
 )
 ANSWER = (" The", " answer", " is", " \\boxed{", "}", SENTENCE_END)
-SENTENCE_TOKENS = 8
-"""Of a sentence, its cue and its end included; the last one of a step may be longer or shorter."""
 FEWEST_TOKENS = 2
 """Of a step: a cue and an end."""
 
@@ -158,7 +156,7 @@ class Writer:
             return known.step_end
         if not self.in_sentence:
             return self._choose(known.cues[self.role])
-        if self.in_sentence >= SENTENCE_TOKENS - 1 and left > FEWEST_TOKENS:
+        if self.in_sentence >= self.costs.simulation.sentence_tokens - 1 and left > FEWEST_TOKENS:
             return known.sentence_end
         return self._choose(known.words)
 

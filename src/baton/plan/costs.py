@@ -335,6 +335,8 @@ class Simulation(Strict):
     """How far two answers to one question are right together: correlation of what decides them (0: independent)."""
     steps: Annotated[Lengths | None, BeforeValidator(_lengths)] = None
     """Steps of an answer, drawn for each question; the pair's `steps` if null."""
+    sentence_tokens: int = Field(default=8, ge=3)
+    """Of a sentence, its cue and its end included; the last one of a step may be longer or shorter."""
 
 
 class Costs(Strict):
