@@ -59,7 +59,7 @@ def test_draws_are_uniform_and_depend_on_seed_and_position_only():
         ({"temperature": -1}, "sampling.temperature: -1 is out of range; use 0 \\(greedy\\)"),
         ({"top_p": 0}, "sampling.top_p: 0 is out of range"),
         ({"top_k": -1}, "sampling.top_k"),
-        ({"min_p": 1}, "sampling.min_p"),
+        ({"min_p": 1.1}, "sampling.min_p"),
     ],
 )
 def test_wrong_sampling_is_named(wrong, message):

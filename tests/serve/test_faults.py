@@ -29,6 +29,22 @@ async def score(request):
 """
 
 
+DEFECT = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+from baton.boundary import SENTENCE
+
+@dataclass
+class Defect:
+    name: ClassVar[str] = "defect"
+
+    async def __call__(self, gen):
+        await gen.write("target", until=[SENTENCE])
+        raise ZeroDivisionError("in /srv/of/mine")
+"""
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -45,12 +61,12 @@ class Relay:
         for role in self.ports:
             self.start(role)
         (folder / "judge_of_mine.py").write_text(JUDGE)
-        (folder / "pair.yaml").write_text(yaml.safe_dump(self._pair()))
+        (folder / "pair.yaml").write_text(yaml.safe_dump(self.pair()))
         self._own = ExitStack()
         options = ("--helper-silence", "1", "--engine-silence", "20", "--router", "relaygen")
         self.front = self._own.enter_context(serving(folder, *options, pair="pair.yaml"))
 
-    def _pair(self) -> dict[str, Any]:
+    def pair(self) -> dict[str, Any]:
         pair: dict[str, Any] = {"name": "p", "cues": "nano:cues", "budget": {"tokens": 768, "answer_reserve": 64}}
         for role, port in self.ports.items():
             server = {"url": f"http://127.0.0.1:{port}", "name": f"nano:{role}", "retries": 1, "connect_s": 1}
@@ -169,7 +185,7 @@ def test_a_judge_that_hangs_is_given_up(relay: Relay) -> None:
 
 
 def test_a_target_that_is_only_silent_counts_as_dead(tmp_path: Path, relay: Relay) -> None:
-    (tmp_path / "pair.yaml").write_text(yaml.safe_dump(relay._pair()))
+    (tmp_path / "pair.yaml").write_text(yaml.safe_dump(relay.pair()))
     (tmp_path / "judge_of_mine.py").write_text(JUDGE)
     with serving(tmp_path, "--engine-silence", "1.5", pair="pair.yaml") as front:
         assert wrote_draft(front) > 0
@@ -182,6 +198,70 @@ def test_a_target_that_is_only_silent_counts_as_dead(tmp_path: Path, relay: Rela
         finally:
             process.send_signal(signal.SIGCONT)
         until(lambda: front.get("/health").json()["status"] == "ok")
+
+
+@pytest.fixture(scope="module")
+def frail(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server whose router has a defect, and whose target has memory for short texts only."""
+    folder = tmp_path_factory.mktemp("frail")
+    models = {role: {"model": f"nano:{role}", "cache_mb": 4} for role in ("target", "draft")}
+    (folder / "pair.yaml").write_text(yaml.safe_dump({"name": "p", "budget": {"tokens": 1500}, **models}))
+    (folder / "defect_of_mine.py").write_text(DEFECT)
+    with serving(folder, "--router", "defect_of_mine:Defect", pair="pair.yaml") as served:
+        yield served
+
+
+def test_a_defect_is_told_without_its_reason_which_the_log_has(frail: Served) -> None:
+    whole = frail.post(CHAT, model="p", messages=QUESTION)
+    assert (whole.status_code, whole.json()["error"]["code"]) == (500, "failed")
+    events = list(events_of(frail, model="p"))
+    # What was sent stands, and the stream says that it is no whole answer.
+    assert text_of(events)
+    assert events[-1]["error"]["code"] == "failed"
+    assert {"done": True} not in events
+    for said in (whole.text, json.dumps(events)):
+        assert "Division" not in said
+        assert "/srv" not in said
+    assert frail.metric("baton_requests_total", status="500") == 2
+    assert frail.log.read_text().count("ZeroDivisionError: in /srv/of/mine") == 2
+    assert_as_before(frail)
+
+
+def test_a_text_that_outgrows_what_a_model_holds_is_told_and_harms_nobody_else(frail: Served) -> None:
+    long = {"model": "p:target", "prompt": "The", "max_tokens": 1500}
+    whole = frail.post("/v1/completions", **long)
+    assert (whole.status_code, whole.json()["error"]["code"]) == (400, "context_length_exceeded")
+    assert whole.json()["error"]["param"] == "prompt"
+    with frail.stream("/v1/completions", **long) as lines:
+        events = [json.loads(line) if line != "[DONE]" else {"done": True} for line in lines]
+    assert "".join(choice["text"] for event in events[:-1] for choice in event["choices"])
+    assert events[-1]["error"]["code"] == "context_length_exceeded"
+    # The target is not taken for dead.
+    assert frail.metric("baton_part_deaths_total") == 0
+    assert_as_before(frail)
+
+
+def test_a_server_that_refuses_one_request_is_not_taken_for_dead(relay: Relay, tmp_path: Path) -> None:
+    pair = relay.pair()
+    # What its servers' models hold is not known before they were asked, so that this is sent to them.
+    pair["budget"] = {"tokens": 2040}
+    (tmp_path / "pair.yaml").write_text(yaml.safe_dump(pair))
+    (tmp_path / "judge_of_mine.py").write_text(JUDGE)
+    with serving(tmp_path, "--router", "target", pair="pair.yaml") as front:
+        refused = front.post(CHAT, model="p", messages=QUESTION)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
+        assert "127.0.0.1" not in refused.text
+        assert front.post(CHAT, model="p", messages=QUESTION, max_tokens=4).status_code == 200
+        assert front.metric("baton_part_deaths_total") == 0
+
+
+def assert_as_before(server: Served) -> None:
+    """The next request is answered, and nothing is left of those before."""
+    assert server.post("/v1/completions", model="p:target", prompt="The", max_tokens=4).status_code == 200
+    assert server.get("/health").json()["status"] == "ok"
+    server.wait("baton_open_requests", 0)
+    server.wait("baton_engine_requests", 0)
+    assert server.metric("baton_slots_taken") == 0
 
 
 def _process(relay: Relay, role: str) -> Any:

@@ -62,6 +62,11 @@ def test_a_deadline_ends_the_wait_and_leaves_no_trace() -> None:
         assert refused.value.status == 408
         assert (turnstile.taken, turnstile.waiting) == (1, 0)
         await task
+        # One that is past when the request comes ends it too, though there is room.
+        with pytest.raises(RefusedError) as refused:
+            async with turnstile.slot("b", 1, asyncio.get_running_loop().time()):
+                pass
+        assert refused.value.status == 408
         assert turnstile.taken == 0
 
     run(scene())

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from baton.engines.base import EngineError, EngineLostError
+from baton.engines.base import EngineLostError, RequestError
 from baton.generation import Options, generate
 from baton.pair import Pair
 from baton.routers.rsd import RSD
@@ -106,9 +106,10 @@ def test_an_engine_that_answers_others_is_only_busy() -> None:
 
 def test_what_the_engine_cannot_do_is_no_death() -> None:
     async def scene() -> None:
-        both, vitals = made(lambda text: EngineError("context: 9 tokens do not fit the model's 8; shorten the prompt"))
+        both, vitals = made(lambda text: RequestError("context: 9 tokens do not fit the model's 8; shorten the prompt"))
         trace = await answered(both, vitals, RSD())
         assert trace.finish == "end_of_text"
+        assert alone(trace) == ["router"]
         assert not any(part.dead for part in vitals.parts.values())
 
     run(scene())

@@ -40,7 +40,11 @@ class EngineLostError(EngineError):
     retryable = True
 
 
-class UnsupportedError(EngineError):
+class RequestError(EngineError):
+    """The engine lives, but this call is not for it: its text does not fit, or the server refuses the request."""
+
+
+class UnsupportedError(RequestError):
     """The engine cannot give what was asked; the message names the feature and an engine that can."""
 
 
@@ -69,7 +73,7 @@ class Sampling:
             ("temperature", self.temperature >= 0, "use 0 (greedy) or a positive number"),
             ("top_p", 0 < self.top_p <= 1, "use a number in (0, 1]"),
             ("top_k", self.top_k >= 0, "use 0 (off) or a positive count"),
-            ("min_p", 0 <= self.min_p < 1, "use a number in [0, 1)"),
+            ("min_p", 0 <= self.min_p <= 1, "use a number in [0, 1]"),
         )
         for name, good, remedy in checks:
             if not good:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from baton.engines.base import EngineError, Prefix, roll
+from baton.engines.base import Prefix, RequestError, roll
 
 SMALLEST = 64
 """Tokens of room in a new sequence."""
@@ -171,13 +171,13 @@ class Pool:
         is short, grows it to just what is needed. False if running rows hold the rest of the memory.
 
         Raises:
-            EngineError: it would not fit even alone.
+            RequestError: it would not fit even alone.
         """
         if capacity <= cache.capacity:
             return True
         token = self.geometry.token_bytes
         if capacity * token > self.limit:
-            raise EngineError(
+            raise RequestError(
                 f"cache_bytes: {self.limit} cannot hold one sequence of {capacity} tokens ({capacity * token} bytes); "
                 "raise cache_bytes or lower the budget"
             )

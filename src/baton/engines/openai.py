@@ -29,6 +29,7 @@ from baton.engines.base import (
     EngineLostError,
     LoadError,
     Read,
+    RequestError,
     Sampling,
     Session,
     Speculation,
@@ -43,6 +44,8 @@ from baton.vocabulary import Vocabulary
 
 BUSY = frozenset([408, 425, 429, 500, 502, 503, 504])
 """Answers of a server that may pass."""
+OF_THE_REQUEST = frozenset([400, 413, 422])
+"""Answers of a server that lives and takes other requests."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 10.0
 """Before the second attempt at a request; doubled before each further one."""
 POLL_S = 1.0
@@ -225,7 +228,7 @@ class Server:
         if not ids:
             raise EngineError("prefix: it is empty; give at least one token")
         if ability.context is not None and len(ids) >= ability.context:
-            raise EngineError(
+            raise RequestError(
                 f"context: {len(ids)} tokens do not fit the server's {ability.context}; "
                 "shorten the prompt or lower the budget"
             )
@@ -397,7 +400,8 @@ class Server:
                 after = 0.0
             raise _BusyError(f"{self.url}: {status}: {said}", after)
         remedy = "; set server.key_env to the variable that holds the key" if status in (401, 403) else ""
-        raise EngineError(f"{self.url}: it refused a request ({status}): {said}{remedy}")
+        kind = RequestError if status in OF_THE_REQUEST else EngineError
+        raise kind(f"{self.url}: it refused a request ({status}): {said}{remedy}")
 
     def _failure(self, error: Exception) -> EngineError:
         if isinstance(error, EngineError):

@@ -27,6 +27,7 @@ from baton.engines.base import (
     EngineLostError,
     LoadError,
     Read,
+    RequestError,
     Sampling,
     Session,
     Speculation,
@@ -253,7 +254,8 @@ class Replica:
             raise EngineLostError("vLLM's processes died in the middle of a request; see its messages above") from error
         except (EngineGenerateError, ValueError) as error:
             cause = error.__cause__ or error
-            raise EngineError(f"vLLM refused a request: {' '.join(str(cause).split())}") from error
+            kind = RequestError if isinstance(cause, ValueError) else EngineError
+            raise kind(f"vLLM refused a request: {' '.join(str(cause).split())}") from error
         finally:
             self.requests -= 1
 
@@ -265,7 +267,7 @@ class Replica:
         if not ids:
             raise EngineError("prefix: it is empty; give at least one token")
         if len(ids) >= self.context:
-            raise EngineError(
+            raise RequestError(
                 f"context: {len(ids)} tokens do not fit the model's {self.context}; "
                 "shorten the prompt, lower the budget, or raise vllm.context"
             )

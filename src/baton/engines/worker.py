@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from baton.engines import likelihood, sampling
-from baton.engines.base import Call, Chunk, EngineError, Prefix, TokenScore, Usage
+from baton.engines.base import Call, Chunk, EngineError, Prefix, RequestError, TokenScore, Usage
 from baton.engines.grounding import Watch
 from baton.engines.kv import Cache, Pool
 from baton.engines.network import Network, Part
@@ -474,7 +474,7 @@ class Worker(threading.Thread):
         """Gives a row its cache, filled with what some cache already has of its prefix; False if memory is short."""
         place, sought, pool = row.place, row.sought, self.pool
         if len(sought) >= self.context:
-            raise EngineError(
+            raise RequestError(
                 f"context: {len(sought)} tokens do not fit the model's {self.context}; "
                 "shorten the prompt or lower the budget"
             )
@@ -531,7 +531,7 @@ class Worker(threading.Thread):
         while True:
             try:
                 if length > self.context:
-                    raise EngineError(f"context: the model's {self.context} tokens are used up; lower the budget")
+                    raise RequestError(f"context: the model's {self.context} tokens are used up; lower the budget")
                 if self._reserve(row, length):
                     return True
             except EngineError as error:

@@ -39,6 +39,10 @@ class Choice:
     """Of each kept segment, seconds from its first token to when a reader could have it."""
     segment: int | None = None
     """Id of the last segment that was shown."""
+    shown: int = 0
+    """Tokens of that segment that were shown."""
+    written: int = 0
+    """Tokens of both models that were shown."""
     first: float | None = None
     last: float | None = None
     """When the reader could have the first piece and the last one, by the loop's clock."""
@@ -131,7 +135,7 @@ class Job:
         begun = loop.time()
 
         def show(segment: Segment, text: str, shown: int) -> None:
-            self._shown(choice, segment, loop.time(), begun)
+            self._shown(choice, segment, shown, loop.time(), begun)
             for piece in choice.text.push(segment, text, shown):
                 choice.put(piece)
             if choice.text.stopped is not None:
@@ -159,11 +163,13 @@ class Job:
         self._news.set()
 
     @staticmethod
-    def _shown(choice: Choice, segment: Segment, now: float, begun: float) -> None:
-        """Notes how long the reader waited for it."""
+    def _shown(choice: Choice, segment: Segment, shown: int, now: float, begun: float) -> None:
+        """Notes how much the reader can have, and how long it waited for it."""
+        if segment.role is not Role.INSERTED:
+            choice.written += shown - (choice.shown if segment.id == choice.segment else 0)
         if segment.id != choice.segment and segment.first is not None and segment.role is not Role.INSERTED:
             choice.held_s.append(max(0.0, now - begun - segment.first))
-        choice.segment = segment.id
+        choice.segment, choice.shown = segment.id, shown
         choice.first = choice.first or now
         choice.last = now
 

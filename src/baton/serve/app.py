@@ -14,7 +14,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
 from baton import __version__
-from baton.engines.base import EngineError, EngineLostError, UnsupportedError
+from baton.engines.base import EngineLostError, RequestError, UnsupportedError
 from baton.generation import Options
 from baton.pair import Pair
 from baton.serve.answering import Choice, Job
@@ -29,7 +29,7 @@ from baton.serve.schema import Asked, ChatRequest, CompletionRequest, parse, ref
 from baton.serve.sending import GONE, EventStream, GoneError, dumps, event, unless_gone
 from baton.serve.settings import ServeSettings
 from baton.serve.text import Piece
-from baton.serve.vitals import CONTEXT, Vitals, feel
+from baton.serve.vitals import Vitals, feel
 from baton.serve.wanted import Reader, Wanted
 from baton.trace import Role
 
@@ -139,17 +139,18 @@ class Server:
         replies, begun = Replies(job), False
         try:
             async for choice, piece in self._pieces(request, job):
-                begun = True
                 yield event(replies.chunk(choice, piece))
-        except RefusedError as error:
+                begun = True
+            if (last := replies.last()) is not None:
+                yield event(last)
+        except Exception as error:
+            told = self._failed(error, job)
             if not begun:
-                raise
+                raise told from error
             # The status is sent already: the stream says what happened, and has no [DONE].
-            job.status = error.status
-            yield event(error.body())
+            job.status = told.status
+            yield event(told.body())
             return
-        if (last := replies.last()) is not None:
-            yield event(last)
         yield DONE
 
     async def _pieces(self, request: Request, job: Job) -> AsyncGenerator[tuple[Choice, Piece | None], None]:
@@ -195,9 +196,11 @@ class Server:
             return bad_request(
                 "router: the pair's engines do not give what it reads; use another", "router", "unsupported"
             )
-        if isinstance(error, EngineError) and str(error).startswith(CONTEXT):
+        if isinstance(error, RequestError):
+            log.warning("request %d: %s", job.number, error)
+            field = "messages" if job.wanted.chat else "prompt"
             return bad_request(
-                "messages: the text outgrew a model's context; shorten it, or lower max_tokens", "messages",
+                f"{field}: the text does not fit a model's context or memory; shorten it, or lower max_tokens", field,
                 "context_length_exceeded",
             )  # fmt: skip
         log.error("request %d failed: %s: %s", job.number, type(error).__name__, error)

@@ -62,7 +62,8 @@ class Replies:
         if wanted.writers and piece is not None:
             entry["writer"] = piece.writer.value
         kind = "chat.completion.chunk" if wanted.chat else "text_completion"
-        return {**self._head(kind), "choices": [entry]}
+        so_far = {"usage": self._so_far(choice)} if wanted.running_usage else {}
+        return {**self._head(kind), "choices": [entry], **so_far}
 
     def last(self) -> dict[str, Any] | None:
         """The event after the answers: what they cost, and their traces, if asked for."""
@@ -75,6 +76,12 @@ class Replies:
     def usage(self) -> dict[str, Any]:
         """Tokens of all answers, in OpenAI's words and in the relay's."""
         return usage([choice.trace for choice in self._job.choices])
+
+    @staticmethod
+    def _so_far(choice: Choice) -> dict[str, int]:
+        prompt = len(choice.trace.prompts.get(Role.TARGET, ()))
+        written = choice.trace.tokens() if choice.over else choice.written
+        return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self._id, "object": kind, "created": self._created, "model": self._wanted.model}

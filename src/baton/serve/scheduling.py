@@ -62,6 +62,8 @@ class Turnstile:
     async def _enter(self, client: str, weight: int, deadline: float) -> None:
         if self.draining:
             raise RefusedError(503, "the server is about to end; ask another one", code="draining", retry_s=5)
+        if asyncio.get_running_loop().time() >= deadline:
+            raise self._late(weight)
         if not self._turns and self.taken + weight <= self.slots:
             self.taken += weight
             return
@@ -78,13 +80,16 @@ class Turnstile:
                 await ticket.admitted
         except TimeoutError:
             self._leave(client, ticket)
-            raise RefusedError(
-                408, "the deadline came before the answer's turn; allow more time, or try again later",
-                code="deadline", retry_s=self.wait_s(weight),
-            ) from None  # fmt: skip
+            raise self._late(weight) from None
         except BaseException:
             self._leave(client, ticket)
             raise
+
+    def _late(self, weight: int) -> RefusedError:
+        return RefusedError(
+            408, "the deadline came before the answer's turn; allow more time, or try again later", code="deadline",
+            retry_s=self.wait_s(weight),
+        )  # fmt: skip
 
     def wait_s(self, weight: int) -> float:
         """How long a request that comes now would wait, by the mean time of the last ones."""

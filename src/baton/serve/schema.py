@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StringConstraints
 
 from baton.config import ConfigError, Strict, validate
 from baton.serve.errors import RefusedError, bad_request
@@ -14,8 +14,7 @@ M = TypeVar("M", bound=Strict)
 
 IGNORED = frozenset(
     ["user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls",
-     "verbosity", "prompt_cache_retention", "skip_special_tokens", "spaces_between_special_tokens", "request_id",
-     "priority", "add_generation_prompt", "include_reasoning"]
+     "prompt_cache_retention", "spaces_between_special_tokens", "request_id"]
 )  # fmt: skip
 """Fields that change nothing about an answer here."""
 
@@ -23,6 +22,8 @@ NO_TOOLS = "no router keeps an answer to a tool's form; leave it out"
 NO_FORMAT = "no router keeps an answer to a form; ask for the form in the prompt"
 NO_PENALTY = "a penalty would have to hold for both models' tokens, which engines do not do; leave it out"
 NO_TOKENS = "an answer ends where its text does; leave it out"
+NO_LIST = "it is of one model's tokens, and two write; leave it out"
+NO_IDS = "two models write, whose ids may differ; leave it out, or ask for the trace, which has each model's"
 
 REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "tools": (([],), NO_TOOLS),
@@ -38,9 +39,14 @@ REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "presence_penalty": ((0,), NO_PENALTY),
     "frequency_penalty": ((0,), NO_PENALTY),
     "repetition_penalty": ((1,), NO_PENALTY),
-    "logit_bias": (({},), "it is of one model's tokens, and two write; leave it out"),
+    "logit_bias": (({},), NO_LIST),
+    "allowed_token_ids": ((), NO_LIST),
+    "bad_words": (([],), NO_LIST),
+    "logits_processors": (([],), NO_LIST),
+    "length_penalty": ((1,), NO_PENALTY),
     "best_of": ((1,), "choosing among answers is a router's work; use the router best-of-n or majority"),
     "use_beam_search": ((False,), "choosing among answers is a router's work; use the router beam"),
+    "early_stopping": ((False,), "choosing among answers is a router's work; use the router beam"),
     "echo": ((False,), "the prompt is not sent back; leave it out"),
     "suffix": (("",), "text is only written after a prompt; leave it out"),
     "prompt_logprobs": ((0,), "prompts are not scored; leave it out"),
@@ -49,6 +55,20 @@ REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "stop_token_ids": (([],), "ids are of one model, and two write; use stop, which is text"),
     "include_stop_str_in_output": ((False,), "an answer ends before the text that stops it; leave it out"),
     "continue_final_message": ((False,), "an answer is a turn of its own; use /v1/completions to go on with a text"),
+    "add_generation_prompt": ((True,), "an answer is a turn of its own; use /v1/completions to go on with a text"),
+    "add_special_tokens": ((), "each model's own are put before a text and none into a chat; leave it out"),
+    "skip_special_tokens": ((True,), "special tokens are no text of an answer; leave it out"),
+    "detokenize": ((True,), "an answer is sent as text; leave it out"),
+    "return_token_ids": ((False,), NO_IDS),
+    "return_tokens_as_token_ids": ((False,), NO_IDS),
+    "include_reasoning": ((True,), "reasoning stands apart in reasoning_content; leave that unread"),
+    "thinking_token_budget": ((), "the pair's answer_reserve bounds the thinking; leave it out, or lower max_tokens"),
+    "truncate_prompt_tokens": ((), "a prompt is read whole; shorten it"),
+    "chat_template": ((), "each model has its own; leave it out, or send a text to /v1/completions"),
+    "documents": (([],), "chat templates are given messages only; put them there"),
+    "priority": ((0,), "clients take turns; leave it out"),
+    "cache_salt": ((), "caches are shared by all clients of a server; leave it out"),
+    "verbosity": (("medium",), "length is the models' affair; ask for it in the prompt"),
     "modalities": ((["text"],), "the models write text only; leave it out"),
     "audio": ((), "the models write text only; leave it out"),
     "prediction": ((), "speculation is the engine's, set in the pair; leave it out"),
@@ -59,6 +79,12 @@ REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
 
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
+SEVERAL_KINDS: Mapping[str, str] = {
+    "prompt": "give a text, token ids of the target, or a list of either",
+    "stop": "give a text of 1 to 256 characters, or up to 16 of them",
+}
+"""Fields of more than one kind, and what they may be."""
+
 
 class StreamOptions(BaseModel):
     """Of a stream."""
@@ -66,6 +92,8 @@ class StreamOptions(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
     include_usage: bool = False
     """Send what the answer cost in a last event without choices."""
+    continuous_usage_stats: bool = False
+    """Beside it, send with each event the tokens of its answer so far."""
 
 
 class TemplateOptions(Strict):
@@ -91,7 +119,7 @@ class Asked(Strict):
     """The pair's, if left out; likewise the other three."""
     top_p: float | None = Field(default=None, gt=0, le=1)
     top_k: int | None = Field(default=None, ge=-1, lt=2**31)
-    min_p: float | None = Field(default=None, ge=0, lt=1)
+    min_p: float | None = Field(default=None, ge=0, le=1)
     router: str | None = Field(default=None, max_length=512)
     """In place of the one in the model's name."""
     knobs: dict[str, Any] | None = None
@@ -147,7 +175,7 @@ class ChatRequest(Asked):
 class CompletionRequest(Asked):
     """Body of `/v1/completions`."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: str | list[str] | list[StrictInt] | list[list[StrictInt]]
     """Text, or token ids of the target."""
     logprobs: int | None = Field(default=None, ge=0, le=20)
 
@@ -162,7 +190,10 @@ def parse(model: type[M], data: Any) -> M:
         raise bad_request('body: it is no JSON object; send the fields as {"model": ..., ...}')
     kept = {}
     for name, value in data.items():
-        if name in REFUSED and value is not None and not _asks_for_nothing(name, value):
+        # Some clients send every field that they know, most of them as null.
+        if value is None:
+            continue
+        if name in REFUSED and not _asks_for_nothing(name, value):
             raise bad_request(f"{name}: {_shown(value)} cannot be kept: {REFUSED[name][1]}", name, "unsupported")
         if name in model.model_fields or (name not in REFUSED and name not in IGNORED):
             kept[name] = value
@@ -170,7 +201,11 @@ def parse(model: type[M], data: Any) -> M:
         return validate(model, kept, "request")
     except ConfigError as error:
         line = str(error).splitlines()[0].removeprefix("request: ")
-        raise bad_request(line, line.partition(":")[0]) from None
+        where = line.partition(":")[0]
+        name = where.partition(".")[0].partition("[")[0]
+        if name in SEVERAL_KINDS and name in kept:
+            where, line = name, f"{name}: {_shown(kept[name])} cannot be used; {SEVERAL_KINDS[name]}"
+        raise bad_request(line, where) from None
 
 
 def _asks_for_nothing(name: str, value: Any) -> bool:

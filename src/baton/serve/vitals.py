@@ -16,10 +16,10 @@ from baton.engines.base import (
     EngineError,
     EngineLostError,
     Prefix,
+    RequestError,
     Session,
     Speculation,
     TokenScore,
-    UnsupportedError,
     Usage,
 )
 from baton.flops import Architecture
@@ -32,8 +32,6 @@ from baton.trace import Role
 log = logging.getLogger("baton.serve")
 
 T = TypeVar("T")
-CONTEXT = "context:"
-"""How an engine's error begins where a text does not fit it, which is no sign of death."""
 
 
 class Vital:
@@ -130,7 +128,7 @@ class Watch:
             self._vital.lost(loop.time(), f"no answer in {self._limit:g} s")
             raise EngineLostError(f"{self._vital.name}: no answer in {self._limit:g} s") from None
         except EngineError as error:
-            if not isinstance(error, UnsupportedError) and not str(error).startswith(CONTEXT):
+            if not isinstance(error, RequestError):
                 self._vital.lost(loop.time(), str(error))
             raise
         self._vital.heard(loop.time())

@@ -10,8 +10,8 @@ from baton.engines.base import EngineError, Sampling
 from baton.generation import Budget, Options, Router
 from baton.pair import Pair
 from baton.serve.catalogue import Catalogue
-from baton.serve.errors import RefusedError, bad_request
-from baton.serve.schema import Asked, ChatRequest, CompletionRequest, Message
+from baton.serve.errors import bad_request
+from baton.serve.schema import Asked, ChatRequest, CompletionRequest, Message, StreamOptions
 from baton.serve.settings import ServeSettings
 from baton.trace import Role
 from baton.vocabulary import THINK_END, THINK_START
@@ -45,6 +45,8 @@ class Wanted:
     stream: bool
     usage: bool
     """Whether a stream ends with what it cost."""
+    running_usage: bool
+    """Whether each event of a stream has the tokens of its answer so far."""
     trace: bool
     writers: bool
     logprobs: int | None
@@ -90,8 +92,7 @@ class Reader:
         several: Sequence[str | list[int]] = [given] if one else given  # type: ignore[list-item,assignment]
         if not several:
             raise bad_request("prompt: it is empty; give a text", "prompt")
-        if len(several) * (asked.n or 1) > self._settings.choices:
-            raise self._too_many(len(several) * (asked.n or 1))
+        self._check_count(len(several), asked.n or 1)
         prompts = [self._text(one) for one in several]
         # Nothing is kept back: where a text's thinking ends is the model's affair.
         budget = self._budget(prompts, asked.max_tokens, 0)
@@ -101,8 +102,7 @@ class Reader:
         self, asked: Asked, chat: bool, prompts: Sequence[Prompt], budget: Budget, logprobs: int | None
     ) -> Wanted:
         n = asked.n or 1
-        if len(prompts) * n > min(self._settings.choices, self._settings.slots):
-            raise self._too_many(len(prompts) * n)
+        self._check_count(len(prompts), n)
         router = self._catalogue.router(asked.model, asked.router, asked.knobs)
         if logprobs is not None and getattr(router, "takes_tokens", False):
             raise bad_request(
@@ -116,15 +116,20 @@ class Reader:
         )  # fmt: skip
         options = replace(options, seed=self._seed(asked, options))
         deadline = min(asked.deadline_s or self._settings.deadline_s, self._settings.deadline_s)
-        include_usage = asked.stream_options is not None and asked.stream_options.include_usage
+        of_stream = asked.stream_options or StreamOptions()
         return Wanted(
             asked.model or self._pair.name, chat, prompts, n, router, options, asked.stops, bool(asked.stream),
-            include_usage, asked.trace, asked.writers, logprobs, deadline,
+            of_stream.include_usage, of_stream.include_usage and of_stream.continuous_usage_stats, asked.trace,
+            asked.writers, logprobs, deadline,
         )  # fmt: skip
 
-    def _too_many(self, count: int) -> RefusedError:
+    def _check_count(self, prompts: int, n: int) -> None:
         most = min(self._settings.choices, self._settings.slots)
-        return bad_request(f"n: {count} answers to one request are more than this server's {most}; lower it", "n")
+        if prompts * n > most:
+            field, remedy = ("prompt", "send fewer at once") if prompts > 1 else ("n", "lower it")
+            raise bad_request(
+                f"{field}: {prompts * n} answers to one request are more than this server's {most}; {remedy}", field
+            )
 
     def _sampling(self, asked: Asked) -> Sampling:
         default = self._defaults.sampling
@@ -144,8 +149,8 @@ class Reader:
     # Prompts --------------------------------------------------------------------------------------------------------
 
     def _conversation(self, messages: Sequence[Message], thinking: bool) -> Prompt:
-        if messages[-1].role != "user":
-            raise bad_request(f"messages: the last is from {messages[-1].role!r}; end with the user's turn", "messages")
+        if messages[-1].role == "assistant":
+            raise bad_request("messages: the last is from 'assistant'; end with the user's turn", "messages")
         turns = [_turn(message) for message in messages]
         if self._defaults.system and turns[0]["role"] != "system":
             turns.insert(0, {"role": "system", "content": self._defaults.system})
