@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 from baton.engines.base import Engine
+from baton.imports import of_kind
 
 KINDS = {
-    "transformers": ("baton.engines.transformers", "TransformersEngine"),
-    "vllm": ("baton.engines.vllm", "VllmEngine"),
-    "openai": ("baton.engines.openai", "OpenAIEngine"),
-    "simulated": ("baton.engines.simulated", "SimulatedEngine"),
+    "transformers": "baton.engines.transformers:TransformersEngine",
+    "vllm": "baton.engines.vllm:VllmEngine",
+    "openai": "baton.engines.openai:OpenAIEngine",
+    "simulated": "baton.engines.simulated:SimulatedEngine",
 }
 
 
@@ -21,8 +20,5 @@ def engine_class(kind: str) -> type[Engine]:
         ValueError: there is no such kind.
         ImportError: the libraries it needs are not installed.
     """
-    if kind not in KINDS:
-        raise ValueError(f"engine: {kind!r} is unknown; use one of {', '.join(KINDS)}")
-    module, name = KINDS[kind]
-    found: type[Engine] = getattr(import_module(module), name)
+    found: type[Engine] = of_kind(KINDS, kind, "engine")
     return found

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
+from baton.imports import of_kind
+
 KINDS = {
-    "judge": ("baton.scorers.judge", "Judge"),
-    "embedding": ("baton.scorers.embedding", "Embedding"),
-    "confidence": ("baton.scorers.confidence", "Confidence"),
-    "prm": ("baton.scorers.prm", "Prm"),
-    "reward": ("baton.scorers.reward", "Reward"),
-    "resident": ("baton.scorers.resident", "Resident"),
-    "token": ("baton.scorers.token", "Token"),
-    "policy": ("baton.scorers.policy", "Policy"),
-    "equivalence": ("baton.scorers.equivalence", "Equivalence"),
-    "callable": ("baton.scorers.callable", "Callable"),
+    "judge": "baton.scorers.judge:Judge",
+    "embedding": "baton.scorers.embedding:Embedding",
+    "confidence": "baton.scorers.confidence:Confidence",
+    "prm": "baton.scorers.prm:Prm",
+    "reward": "baton.scorers.reward:Reward",
+    "resident": "baton.scorers.resident:Resident",
+    "token": "baton.scorers.token:Token",
+    "policy": "baton.scorers.policy:Policy",
+    "equivalence": "baton.scorers.equivalence:Equivalence",
+    "callable": "baton.scorers.callable:Callable",
 }
 
 
@@ -26,8 +27,5 @@ def scorer_class(kind: str) -> type[Any]:
         ValueError: there is no such kind.
         ImportError: the libraries it needs are not installed.
     """
-    if kind not in KINDS:
-        raise ValueError(f"scorer: {kind!r} is unknown; use one of {', '.join(KINDS)}")
-    module, name = KINDS[kind]
-    found: type[Any] = getattr(import_module(module), name)
+    found: type[Any] = of_kind(KINDS, kind, "scorer")
     return found

@@ -10,7 +10,7 @@ import yaml
 
 from baton.config import NANO_PAIR, ConfigError, load_pair, load_recipe
 
-RECIPES = Path(__file__).parent.parent / "recipes"
+RECIPES = Path(__file__).parent.parent.parent / "recipes"
 PAIR = {"name": "p", "target": "models/big", "draft": {"model": "models/small"}}
 
 
