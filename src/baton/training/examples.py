@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from baton.training.labels import Label, from_row, stored
 from baton.vocabulary import Vocabulary
@@ -43,6 +43,9 @@ class Example:
     question: str
     ids: tuple[int, ...]
     steps: tuple[Step, ...]
+
+
+E = TypeVar("E", bound=Example)
 
 
 @dataclass(slots=True)
@@ -119,7 +122,7 @@ def read_labels(
     return good
 
 
-def split(examples: Sequence[Example], share: float) -> tuple[list[Example], list[Example]]:
+def split(examples: Sequence[E], share: float) -> tuple[list[E], list[E]]:
     """Divides examples by question into those to learn and those held out; the same questions for any label and order.
 
     Raises:

@@ -1,0 +1,39 @@
+"""Trains an Eagle-3 head from the target's own answers; needs the extras train and eagle3, and `speculators`:
+
+    pip install 'batonlm[train,eagle3]' && pip install --no-deps speculators==0.9.0
+    baton compare recipes/nano/eagle3-answers.yaml --out runs/nano/eagle3-answers
+    python scripts/train_eagle3.py --config recipes/nano/train/eagle3.yaml
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+try:
+    from trl import TrlParser
+
+    from baton.training.config import Training
+    from baton.training.eagle3 import Eagle3Training, train
+except ModuleNotFoundError as missing:
+    print(
+        f"error: {missing.name} is not installed; pip install 'batonlm[train,eagle3]' and then "
+        "pip install --no-deps speculators==0.9.0",
+        file=sys.stderr,
+    )
+    raise SystemExit(2) from None
+
+
+def main() -> None:
+    """A mistake in the recipe or the data is one line on stderr and exit code 2."""
+    try:
+        asked, training = TrlParser((Eagle3Training, Training)).parse_args_and_config()
+        report = train(asked, training)
+    except (ValueError, FileNotFoundError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    print(json.dumps(report), flush=True)
+
+
+if __name__ == "__main__":
+    main()
