@@ -1,8 +1,18 @@
 #!/usr/bin/env bash
-# The relay at real size (32B / 1.7B shapes, random weights) on one GPU of 141 GB: the engines under CUDA's multi-process
-# service, with full graphs for steps that read; the same with Eagle-3 on the target; and as vLLM comes, without either.
-# Results are appended: run again, it goes on where it stopped.
+# The relay at real size (random weights) on GPUs of 141 GB, one configuration after the other. Results are appended: run
+# again, it goes on where it stopped, and a configuration that is done ends at once.
 #   benchmarks/relay.sh [OUT] [SECONDS [CONFIGURATION ...]]     OUT: folder of the results; SECONDS: for all of it
+# 32B and 1.7B shapes on one GPU, unless told otherwise; engines under CUDA's multi-process service (MPS):
+#   full     full graphs for steps that read                eagle3        Eagle-3 on the target, 2.4 tokens a step
+#   sync     as full, without asynchronous scheduling       plain         as vLLM comes: its own graphs, no MPS
+#   follow   as full: the router load-aware                 follow-eagle3 the same over Eagle-3
+#   open     8B and 0.6B shapes, open loops at 50, 70 and 90 % of the target's capacity
+#   routers  the schedules of RSD and Lookahead             routers-eagle3 the same over Eagle-3
+#   tp2      two GPUs: the target divided over both, the draft beside it on the first
+#   apart    two GPUs: a model on each
+# RELAY_MPS= leaves the service out; RELAY_OPTIONS are further options of scripts/bench_relay.py. To check the plan on a CPU:
+#   RELAY_MPS= RELAY_START=0 RELAY_OPTIONS="--target tiny --draft tiny --cache-mb 64,64 --context 1024 --at-once 1,2 --sharing 2 \
+#     --requests 20 --turns 1" benchmarks/relay.sh /tmp/check 400 follow open
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=${1:-benchmarks/relay} seconds=${2:-600}
@@ -10,22 +20,43 @@ shift $(($# < 2 ? $# : 2))
 [ $# -gt 0 ] || set -- full eagle3 plain
 export PYTHONPATH=$PWD/src${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1
 end=$((SECONDS + seconds))
+mps=${RELAY_MPS---mps} start=${RELAY_START-150}
 
 bench() { # NAME OPTION ...: one start of the pair
   local name=$1; shift
   # Engines take a minute and a half to start, and time to stop.
-  [ $((end - SECONDS)) -gt 150 ] || { echo "no time for $name"; return 0; }
+  [ $((end - SECONDS)) -gt "$start" ] || { echo "no time for $name"; return 0; }
   echo "== $name, $((end - SECONDS)) s left"
-  python3 scripts/bench_relay.py --out "$out/h200-$name.json" --answers 1 --seconds $((end - SECONDS - 10)) "$@"
+  # shellcheck disable=SC2086
+  "${PYTHON:-python3}" scripts/bench_relay.py --out "$out/h200-$name.json" --answers 1 \
+    --seconds $((end - SECONDS - 10)) "$@" ${RELAY_OPTIONS-}
 }
 
+routers() { # SUFFIX OPTION ...: schedules that need longer answers, one at a time
+  local suffix=$1 schedule; shift
+  for schedule in lookahead rsd; do
+    bench "$schedule$suffix" $mps --schedule "$schedule" --answers 4 --turns 1 --at-once 1 --sharing "" "$@"
+  done
+}
+
+eagle3=(--graphs piecewise --accepted 2.4)
+follow=(--follow 8 --turns 1 --at-once 16,64 --sharing "")
 for configuration; do
   case $configuration in
-    full) bench full --mps --graphs full || bench mps --mps --graphs piecewise || bench plain ;;
-    eagle3) bench eagle3 --mps --graphs piecewise --accepted 2.4 || bench eagle3-alone --accepted 2.4 ;;
+    full) bench full $mps --graphs full || bench mps $mps --graphs piecewise || bench plain ;;
+    eagle3) bench eagle3 $mps "${eagle3[@]}" || bench eagle3-alone --accepted 2.4 ;;
     # A request that comes while a step is under way need not wait for the next one, which is scheduled already.
-    sync) bench sync --mps --graphs full --no-async --at-once 16,64,1,4 --sharing 16 ;;
+    sync) bench sync $mps --graphs full --no-async --at-once 16,64,1,4 --sharing 16 ;;
     plain) bench plain --at-once 1,16 --sharing 16 ;;
-    *) echo "no configuration '$configuration'; use full, eagle3, sync or plain" >&2; exit 2 ;;
+    follow) bench follow $mps --graphs full "${follow[@]}" ;;
+    follow-eagle3) bench follow-eagle3 $mps "${eagle3[@]}" "${follow[@]}" ;;
+    open) bench open $mps --graphs full --target 8b --draft 0.6b --cache-mb 40960,20480 --at-once 1,64 --sharing 64 \
+      --of-capacity 0.5,0.7,0.9 ;;
+    routers) routers "" --graphs full ;;
+    routers-eagle3) routers -eagle3 "${eagle3[@]}" ;;
+    tp2) bench tp2 $mps --graphs full --target-devices 0,1 --draft-devices 0 --at-once 1,16 --sharing 16 \
+      || bench tp2-plain --target-devices 0,1 --draft-devices 0 --at-once 1,16 --sharing 16 ;;
+    apart) bench apart --graphs full --target-devices 0 --draft-devices 1 --at-once 1,16 --sharing 16 ;;
+    *) echo "no configuration '$configuration'; see the head of this file" >&2; exit 2 ;;
   esac
 done

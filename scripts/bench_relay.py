@@ -19,12 +19,14 @@ import argparse
 import asyncio
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +40,14 @@ from baton.replay.matrix import Matrix
 from baton.replay.published import load_schedule
 from baton.replay.results import Results
 from baton.replay.schedule import Schedule
-from baton.replay.turn import Replayer
+from baton.replay.turn import ARMS, FOLLOWING, SHARING, Replayer
 from baton.replay.weightless import SHAPES, Weightless
 from baton.trace import Role
 
 SCHEDULE = Path(__file__).parent.parent / "benchmarks" / "relay" / "schedule.json"
 """RelayGen's."""
+LATER = {"follow": None, "of_capacity": (), "requests": 500}
+"""Settings that came later, and what stands for them where they are left out."""
 STAGGER_SECONDS = 15
 """The draft starts beside the target, once that has its processes."""
 
@@ -51,6 +55,9 @@ STAGGER_SECONDS = 15
 def arguments() -> argparse.Namespace:
     def numbers(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(",")) if text else ()
+
+    def shares(text: str) -> tuple[float, ...]:
+        return tuple(float(part) for part in text.split(",")) if text else ()
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="results; an interrupted run goes on from there")
@@ -70,6 +77,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--at-once", type=numbers, default=(1, 16, 4, 64), help="answers in flight, in this order")
     parser.add_argument("--sharing", type=numbers, default=(16, 1), help="of those, where overlap is measured too")
     parser.add_argument("--answers", type=int, default=2, help="answers a turn, and at least as many as are at once")
+    parser.add_argument("--follow", type=int, metavar="N", help="router load-aware, over N answers for each at once")
+    parser.add_argument("--of-capacity", type=shares, default=(), help="open loops, of the target's answers a second")
+    parser.add_argument("--requests", type=int, default=500, help="answers of an open loop")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no turn that would end later")
     return parser.parse_args()
@@ -139,18 +149,34 @@ async def run(asked: argparse.Namespace, results: Results, schedule: Schedule) -
         print(f"engines started in {time.monotonic() - begun:.0f} s", flush=True)
         try:
             replayer = Replayer(engines, schedule)
-            matrix = Matrix(
-                results,
-                replayer,
-                asked.at_once,
-                sharing=asked.sharing,
-                answers=asked.answers,
-                turns=asked.turns,
-                end=end,
-            )
-            await matrix.measure()
+            closed = Matrix(
+                results, replayer, asked.at_once, results.arms, sharing=asked.sharing, answers=asked.answers,
+                rounds=asked.follow or 1, turns=asked.turns, end=end,
+            )  # fmt: skip
+            await closed.measure()
+            if rates := open_loops(asked, results):
+                await replace(closed, loads=rates, answers=asked.requests, turns=1).measure()
         finally:
             await asyncio.gather(*(engine.close() for engine in engines.values()))
+
+
+def open_loops(asked: argparse.Namespace, results: Results) -> list[float]:
+    """Arrivals a second, of the answers that the target gives with most of them in flight; none until that is known."""
+    most = max(asked.at_once)
+    alone = [turn for turn in results.turns if (turn.load, turn.arm) == (most, "target")]
+    if not asked.of_capacity or len(alone) < asked.turns:
+        return []
+    capacity = statistics.median(most / statistics.fmean(turn.seconds) for turn in alone)
+    return [float(f"{share * capacity:.3g}") for share in asked.of_capacity]
+
+
+def is_done(asked: argparse.Namespace, results: Results) -> bool:
+    """Whether nothing is left to measure, so that no engine need start."""
+    rates = open_loops(asked, results)
+    cells = [(load, turn) for load in asked.at_once for turn in range(asked.turns)] + [(rate, 0) for rate in rates]
+    wanted = [(load, arm, turn) for load, turn in cells for arm in results.arms]
+    wanted += [(load, arm, 0) for load in asked.sharing for arm in SHARING]
+    return len(rates) == len(asked.of_capacity) and bool(results.probes) and all(results.has(*key) for key in wanted)
 
 
 def main() -> None:
@@ -158,11 +184,16 @@ def main() -> None:
     schedule = load_schedule(asked.schedule)
     beside = ("out", "at_once", "sharing", "turns", "seconds")
     settings = {name: value for name, value in vars(asked).items() if name not in beside}
+    # Said only where it is asked for: results from before there was a choice go on.
+    settings = {name: value for name, value in settings.items() if name not in LATER or value != LATER[name]}
     settings |= {"schedule": Path(asked.schedule).name, "max_batch": max(asked.at_once)}
     about = json.loads(json.dumps(settings)) | {"target_share": round(schedule.share, 4)}
-    results = Results(asked.out, about)
-    with shared_by_mps(asked.mps):
-        asyncio.run(run(asked, results, schedule))
+    results = Results(asked.out, about, FOLLOWING if asked.follow else ARMS)
+    if is_done(asked, results):
+        print(f"{asked.out}: all is measured", flush=True)
+    else:
+        with shared_by_mps(asked.mps):
+            asyncio.run(run(asked, results, schedule))
     for row in results.summary():
         print(json.dumps(row))
 

@@ -1,8 +1,8 @@
 """Trains an Eagle-3 head from the target's own answers; needs the extras train and eagle3, and `speculators`:
 
-    pip install 'batonlm[train,eagle3]' && pip install --no-deps speculators==0.9.0
-    baton compare recipes/nano/eagle3-answers.yaml --out runs/nano/eagle3-answers
-    python scripts/train_eagle3.py --config recipes/nano/train/eagle3.yaml
+pip install 'batonlm[train,eagle3]' && pip install --no-deps speculators==0.9.0
+baton compare recipes/nano/eagle3-answers.yaml --out runs/nano/eagle3-answers
+python scripts/train_eagle3.py --config recipes/nano/train/eagle3.yaml
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -16,26 +17,26 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "bench_relay.py"
 ANSWERS = [[["target", 5], ["draft", 3], ["target", 2]], [["target", 9], ["draft", 1]]]
 
 
-def bench(folder: Path) -> dict[str, Any]:
-    """The results."""
+def bench(folder: Path) -> tuple[dict[str, Any], str]:
+    """The results, and what is said of them."""
     schedule, out = folder / "schedule.json", folder / "results.json"
     schedule.write_text(json.dumps({"prompt": 40, "answers": ANSWERS}))
     options = ["--target", "tiny", "--draft", "tiny", "--cache-mb", "64,64", "--context", "1024", "--at-once", "2"]
-    options += ["--sharing", "2"]
+    options += ["--sharing", "2", "--of-capacity", "0.5", "--requests", "3"]
     done = subprocess.run(
         [sys.executable, SCRIPT, "--out", out, "--schedule", schedule, *options, "--answers", "2", "--turns", "1"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     written: dict[str, Any] = json.loads(out.read_text())
-    return written
+    return written, done.stdout
 
 
 def test_each_arm_is_timed_on_two_engines(tmp_path: Path) -> None:
-    results = bench(tmp_path)
+    results, _ = bench(tmp_path)
     measured = [(t["at_once"], t["arm"]) for t in results["turns"]]
-    assert measured == [(2, arm) for arm in ("target", "cut", "relay", "draft", "beside")]
-    for turn in results["turns"]:
+    assert measured[:5] == [(2, arm) for arm in ("target", "cut", "relay", "draft", "beside")]
+    for turn in results["turns"][:5]:
         assert len(turn["seconds"]) == 2
         written = {"relay": {"target": 16, "draft": 4}, "draft": {"target": 0, "draft": 20}}.get(turn["arm"])
         if turn["arm"] != "beside":
@@ -44,11 +45,20 @@ def test_each_arm_is_timed_on_two_engines(tmp_path: Path) -> None:
         # A cut costs a request: so many had to find their first token again.
         assert sum(map(len, turn["first_s"].values())) == (3 if turn["arm"] in ("cut", "relay") else 0)
     # The draft goes on beside the target until that is done.
-    assert results["turns"][-1]["tokens"]["target"] == 20
-    assert results["turns"][-1]["tokens"]["draft"] > 0
+    assert results["turns"][4]["tokens"]["target"] == 20
+    assert results["turns"][4]["tokens"]["draft"] > 0
+    # An open loop at half of what the target can do.
+    capacity = 2 / statistics.fmean(results["turns"][0]["seconds"])
+    assert measured[5:] == [(0, arm) for arm in ("target", "cut", "relay")]
+    for turn in results["turns"][5:]:
+        assert turn["rate"] == pytest.approx(capacity / 2, rel=0.01)
+        assert len(turn["seconds"]) == 3
     for role in results["probes"]:
         assert [row["computed"] for row in role["requests"]] == [row["new"] for row in role["requests"]]
         assert all(0 < row["prefill_ms"] < row["first_ms"] for row in role["requests"])
     assert results["about"]["target_share"] == 0.8
-    assert [row["at_once"] for row in results["summary"]] == [2]
+    assert [row.get("at_once", 0) for row in results["summary"]] in ([2, 0], [0, 2])
     assert all(row["relay_over_target"] > 0 for row in results["summary"])
+    again, said = bench(tmp_path)
+    assert again["turns"] == results["turns"]
+    assert "all is measured" in said

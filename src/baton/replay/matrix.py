@@ -27,7 +27,8 @@ class Matrix:
     sharing: Collection[Load] = ()
     """Of the loads, those at which the draft alone and both models beside each other are measured as well, once."""
     answers: int = 2
-    """Of a turn; a closed loop has at least as many as are in flight."""
+    """Of a turn; a closed loop has at least `rounds` for each that is in flight."""
+    rounds: int = 1
     turns: int = 3
     end: float = float("inf")
     """By the monotonic clock: no turn is begun that would end later."""
@@ -61,7 +62,7 @@ class Matrix:
                 print(f"{_named(load)}: no time for turn {turn + 1}, {arm}", flush=True)
                 return
             begun = time.monotonic()
-            answers = max(self.answers, load) if isinstance(load, int) else self.answers
+            answers = max(self.answers, self.rounds * load) if isinstance(load, int) else self.answers
             measured = await self.replayer.turn(load, arm, turn, answers)
             self._longest[load] = max(self._longest.get(load, 0.0), time.monotonic() - begun)
             self.results.append(measured)

@@ -14,7 +14,7 @@ from typing import Any
 from baton.bench import environment
 from baton.config import ConfigError
 from baton.records import write_json
-from baton.replay.turn import ARMS, SHARING, Arm, Load, Turn
+from baton.replay.turn import ARMS, FOLLOWING, SHARING, Arm, Load, Turn
 
 FEWEST_TAIL = 3
 """Answers beyond a percentile, without which it is no figure."""
@@ -30,8 +30,9 @@ class Results:
         ConfigError: the file was measured with other settings.
     """
 
-    def __init__(self, file: Path, about: dict[str, Any]):
-        self.file, self.about = file, about
+    def __init__(self, file: Path, about: dict[str, Any], arms: Sequence[Arm] = ARMS):
+        """`arms` take turns, and are kept only where all of them had one."""
+        self.file, self.about, self.arms = file, about, arms
         self.turns: list[Turn] = []
         self.probes: list[dict[str, Any]] = []
         self.environments: list[dict[str, Any]] = []
@@ -40,7 +41,7 @@ class Results:
             if data["about"] != about:
                 raise ConfigError(f"--out: {file} was measured with other settings; give another file")
             self.environments, self.probes = data["environments"], data["probes"]
-            self.turns = _whole([Turn(**turn) for turn in data["turns"]])
+            self.turns = self._whole([Turn(**turn) for turn in data["turns"]])
         self.environments.append(environment.describe())
 
     def has(self, load: Load, arm: Arm, turn: int) -> bool:
@@ -70,10 +71,10 @@ class Results:
         rows = []
         for load in sorted({turn.load for turn in self.turns}):
             row: dict[str, Any] = {"at_once": load} if isinstance(load, int) else {"rate": load}
-            for arms, figures in ((ARMS, _relaying), (("target", *SHARING), _sharing)):
-                together = self._together(load, arms)
-                if together:
-                    row |= {"turns": len(together), **figures(together)} if arms is ARMS else figures(together)
+            for arms, figures in ((ARMS, _relaying), (FOLLOWING, _following), (("target", *SHARING), _sharing)):
+                if together := self._together(load, arms):
+                    turns = {"turns": len(together)} if SHARING[0] not in arms else {}
+                    row |= turns | figures(together)
             if len(row) > 1:
                 rows.append(row)
         return rows
@@ -83,11 +84,10 @@ class Results:
         by_turn = [{t.arm: t for t in mine if t.turn == n} for n in sorted({t.turn for t in mine})]
         return [turns for turns in by_turn if len(turns) == len(arms)]
 
-
-def _whole(turns: list[Turn]) -> list[Turn]:
-    """Without the turns that some arm did not come to: a ratio is taken within a run."""
-    arms = Counter((turn.load, turn.turn) for turn in turns if turn.arm in ARMS)
-    return [t for t in turns if t.arm in SHARING or arms[t.load, t.turn] == len(ARMS)]
+    def _whole(self, turns: list[Turn]) -> list[Turn]:
+        """Without the turns that some arm did not come to: a ratio is taken within a run."""
+        had = Counter((turn.load, turn.turn) for turn in turns if turn.arm in self.arms)
+        return [t for t in turns if t.arm in SHARING or had[t.load, t.turn] == len(self.arms)]
 
 
 def p50(turn: Turn) -> float:
@@ -142,6 +142,21 @@ def _relaying(turns: Sequence[Together]) -> dict[str, float]:
         "relay_target_first_token_ms": median(lambda t: first_ms(t["relay"], "target")),
         "relay_draft_first_token_ms": median(lambda t: first_ms(t["relay"], "draft")),
         "relay_prefix_cached": median(lambda t: t["relay"].cached / t["relay"].prompt),
+    }
+
+
+def _following(turns: Sequence[Together]) -> dict[str, float]:
+    """What `load-aware` makes of the schedule; `draft_share` is the draft's of its tokens."""
+    median = _median(turns)
+    return {
+        "relay_over_target": median(lambda t: p50(t["target"]) / p50(t["relay"])),
+        "load_aware_over_target": median(lambda t: p50(t["target"]) / p50(t["load-aware"])),
+        "load_aware_draft_share": median(
+            lambda t: t["load-aware"].tokens["draft"] / sum(t["load-aware"].tokens.values())
+        ),
+        "target_p50_s": median(lambda t: p50(t["target"])),
+        "relay_p50_s": median(lambda t: p50(t["relay"])),
+        "load_aware_p50_s": median(lambda t: p50(t["load-aware"])),
     }
 
 

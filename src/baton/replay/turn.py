@@ -16,14 +16,20 @@ from typing import Literal
 from baton.bench.load import Sent, open_loop, poisson
 from baton.boundary import SegmentMatcher
 from baton.engines.base import Call, Engine, Prefix, Session
+from baton.generation import Budget, Options, generate
+from baton.pair import Pair
 from baton.replay.schedule import Part, Schedule
+from baton.replay.scheduled import Scheduled
+from baton.routers.load_aware import LoadAware
 from baton.trace import Role
 
-Arm = Literal["target", "cut", "relay", "draft", "beside"]
+Arm = Literal["target", "cut", "relay", "draft", "beside", "load-aware"]
 ARMS: tuple[Arm, ...] = ("target", "cut", "relay")
 """One request an answer; the target cut into the schedule's segments; the schedule."""
 SHARING: tuple[Arm, ...] = ("draft", "beside")
 """The draft alone; target and draft beside each other, each with answers of its own: how far their steps overlap."""
+FOLLOWING: tuple[Arm, ...] = ("target", "relay", "load-aware")
+"""The schedule worn by the router `load-aware`, between the two that it chooses from."""
 Load = int | float
 """Answers in flight at any time (whole), or arrivals a second (not whole)."""
 GAUGES = ("running", "waiting", "cache_usage", "cache_bytes", "weight_bytes", "cache_bytes_peak")
@@ -89,8 +95,12 @@ class Replayer:
     async def turn(self, load: Load, arm: Arm, turn: int, answers: int) -> Turn:
         """`answers` answers, each after a prompt of its own, at one load.
 
-        Beside the target's answers (`beside`, closed loops only), the draft has as many of its own in flight until
-        those are written. The latencies of an open loop count from when an answer was due.
+        Beside the target's answers (`beside`), the draft has as many of its own in flight until those are written. Of
+        `load-aware`, which learns first, the first half of the answers is not timed. Both have closed loops only. The
+        latencies of an open loop count from when an answer was due.
+
+        Raises:
+            ValueError: `load-aware`, whose answers a model may end: one ended early.
         """
         measured = Turn(load, arm, turn) if isinstance(load, int) else Turn(0, arm, turn, load)
         for engine in self.engines.values():
@@ -100,6 +110,8 @@ class Replayer:
             await self._open(measured, _plans(self.schedule, arm, turn, answers), answers)
         elif arm == "beside":
             await self._beside(measured, answers)
+        elif arm == "load-aware":
+            await self._following(measured, answers)
         else:
             await self._closed(measured, _plans(self.schedule, arm, turn, answers))
         after = self._counters()
@@ -129,6 +141,30 @@ class Replayer:
         finally:
             drafting.cancel()
             await asyncio.gather(drafting, return_exceptions=True)
+
+    async def _following(self, measured: Turn, answers: int) -> None:
+        pair = Pair("replay", dict(self.engines))
+        plans = list(_plans(self.schedule, "relay", measured.turn, answers))
+        router = LoadAware(Scheduled([parts for _, parts in plans]))
+        numbers = iter(range(answers))
+
+        async def work() -> None:
+            for n in numbers:
+                seed, parts = plans[n]
+                tokens = sum(part.tokens for part in parts if part.kept)
+                options = Options(budget=Budget(tokens, 0), seed=seed, thinking=False)
+                prompts = dict.fromkeys(self.engines, self._prompt(seed))
+                trace = await generate(pair, router, str(n), options=options, prompts=prompts)
+                if trace.tokens() != tokens:
+                    raise ValueError("load-aware: a model ended its answer early; replay models without weights")
+                for role in measured.tokens:
+                    measured.tokens[role] += trace.tokens(role)
+                if n >= answers // 2:
+                    measured.seconds.append(trace.seconds)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(measured.at_once):
+                group.create_task(work())
 
     async def _open(self, measured: Turn, plans: Plans, answers: int) -> None:
         """Every arm has the arrivals of its turn; none is waited for but those that are due."""

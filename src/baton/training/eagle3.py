@@ -90,7 +90,7 @@ class States(Dataset[dict[str, Tensor]]):
     the chosen layers) and `verifier_last_hidden_states` `[tokens, width]`, before the final norm.
     """
 
-    def __init__(self, target: nn.Module, layers: Sequence[int], answers: Sequence[Answer]):
+    def __init__(self, target: Any, layers: Sequence[int], answers: Sequence[Answer]):
         self._target, self._layers, self._answers = target, layers, answers
         self._known: dict[int, tuple[Tensor, Tensor]] = {}
 
@@ -115,7 +115,7 @@ class States(Dataset[dict[str, Tensor]]):
     @torch.inference_mode()
     def _see(self, answer: Answer) -> tuple[Tensor, Tensor]:
         before_norm: list[Tensor] = []
-        body: Any = self._target.model
+        body = self._target.model
         hook = body.norm.register_forward_pre_hook(lambda _, given: before_norm.append(given[0]))
         try:
             ids = torch.tensor([answer.ids], device=self._target.device)
@@ -138,10 +138,11 @@ def new_head(target: Any, asked: Eagle3Training) -> Eagle3DraftModel:
     )  # fmt: skip
     head = Eagle3DraftModel(
         Eagle3SpeculatorConfig(
-            transformer_layer_config=shape, draft_vocab_size=given.vocab_size,
+            transformer_layer_config=shape,
+            draft_vocab_size=given.vocab_size,
             eagle_aux_hidden_state_layer_ids=asked.states,
-        )  # fmt: skip
-    )
+        )
+    )  # fmt: skip
     embedding, output = target.get_input_embeddings(), target.get_output_embeddings()
     for mine, theirs in (
         (head.embed_tokens, embedding),

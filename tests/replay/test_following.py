@@ -1,0 +1,70 @@
+"""The router `load-aware` over a schedule, between the schedule and the target alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from baton.engines.simulated import SharedGpu, SimulatedEngine
+from baton.plan.costs import load_costs
+from baton.replay.matrix import Matrix
+from baton.replay.published import load_schedule
+from baton.replay.results import Results
+from baton.replay.schedule import Part, Schedule
+from baton.replay.turn import FOLLOWING, Replayer
+from baton.trace import Role
+from virtual_clock import run
+
+H200 = Path(__file__).parents[2] / "benchmarks" / "relay" / "h200-full-costs.yaml"
+
+
+def replayer(
+    at_once: int, schedule: Schedule | None = None, steps: int = 1000, call_s: float | None = None
+) -> Replayer:
+    """`call_s`: of the draft's requests, in place of what was measured."""
+    costs = load_costs(H200).model_copy(update={"steps": steps})
+    if call_s is not None:
+        costs = costs.model_copy(update={"draft": costs.draft.replaced(call_s=call_s)})
+    assert costs.sharing is not None
+    gpu = SharedGpu(costs.sharing)
+    engines = {role: SimulatedEngine(role, costs, at_once, gpu=gpu) for role in (Role.TARGET, Role.DRAFT)}
+    return Replayer(engines, schedule or load_schedule("relaygen"))
+
+
+def test_one_answer_is_relayed_as_the_schedule_says() -> None:
+    measured = run(replayer(1).turn(1, "load-aware", 0, 40))
+    relay, target = (run(replayer(1).turn(1, arm, 0, 40)) for arm in ("relay", "target"))
+    assert sum(measured.tokens.values()) == sum(relay.tokens.values())
+    assert measured.tokens["draft"] > 0.85 * relay.tokens["draft"]
+    assert len(measured.seconds) == 20, "what it learns in is not timed"
+    assert sum(measured.seconds) / 20 < 0.85 * sum(target.seconds) / 40
+
+
+def test_it_stays_with_the_target_where_a_schedule_does_not_pay() -> None:
+    """The draft's requests take a tenth of a second each."""
+    parts = (Part(Role.TARGET, 4), Part(Role.DRAFT, 1)) * 40
+    losing = Schedule(300, (parts,))
+    target, relay, following = (run(replayer(4, losing, call_s=0.1).turn(4, arm, 0, 32)) for arm in FOLLOWING)
+    p50 = [sorted(turn.seconds)[len(turn.seconds) // 2] for turn in (target, relay, following)]
+    assert p50[1] > 1.2 * p50[0]
+    assert p50[2] < 1.05 * p50[0]
+
+
+def test_its_turns_are_kept_and_resumed_beside_those_of_the_other_two(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    results = Results(file, {}, FOLLOWING)
+    matrix = Matrix(results, replayer(2), [2], FOLLOWING, rounds=4, turns=1)
+    run(matrix.measure())
+    assert [len(turn.seconds) for turn in results.turns] == [8, 8, 4]
+    (row,) = results.summary()
+    assert row["load_aware_over_target"] > 0.9
+    assert 0 <= row["load_aware_draft_share"] < 0.35
+    again = Results(file, {}, FOLLOWING)
+    assert [turn.key for turn in again.turns] == [(2, arm, 0) for arm in FOLLOWING]
+
+
+def test_a_model_that_ends_its_answer_early_is_told() -> None:
+    with pytest.raises(ExceptionGroup) as caught:
+        run(replayer(1, steps=2).turn(1, "load-aware", 0, 2))
+    assert caught.group_contains(ValueError, match="ended its answer early")
