@@ -16,12 +16,13 @@ import json
 import os
 import tempfile
 import time
+from collections.abc import AsyncIterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import httpx
 import numpy as np
 
 from baton.config import PolicyConfig, load_pair, pair_options
@@ -31,8 +32,10 @@ from baton.pair import Pair
 from baton.serve.catalogue import Catalogue
 from baton.serve.text import Text
 from baton.trace import Segment
-from soak_serve import start
+from soak_serve import PATH, start
 
+WARM_UP = 2
+"""Questions of a router before those that count."""
 Times = tuple[float, float, int]
 """Seconds to the first text, seconds a token after it, tokens."""
 
@@ -50,20 +53,51 @@ async def alone(pair: Pair, router: Any, question: str, options: Options) -> Tim
     return at[0] - begun, (at[-1] - at[0]) / (tokens - 1), tokens
 
 
-async def served(client: httpx.AsyncClient, model: str, question: str, options: Options) -> Times:
+class Reader:
+    """A client on one connection that looks at the bytes alone: what a library makes of them is no cost of a server."""
+
+    def __init__(self, url: str):
+        self._host, _, port = url.removeprefix("http://").partition(":")
+        self._port = int(port)
+
+    async def __aenter__(self) -> Reader:
+        self._read, self._write = await asyncio.open_connection(self._host, self._port)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._write.close()
+
+    async def events(self, body: dict[str, Any]) -> AsyncIterator[bytes]:
+        """The events of a streamed chat, up to its end.
+
+        Raises:
+            RuntimeError: there is no stream.
+        """
+        data = json.dumps(body).encode()
+        fields = f"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(data)}"
+        self._write.write(f"POST {PATH} HTTP/1.1\r\n{fields}\r\n\r\n".encode() + data)
+        if b" 200 " not in (line := await self._read.readline()):
+            raise RuntimeError(f"the server answers {line.decode()!r}")
+        while line != b"data: [DONE]\n":
+            if not (line := await self._read.readline()):
+                raise RuntimeError("the stream broke off")
+            if line.startswith(b"data: {"):
+                yield line.removeprefix(b"data: ")
+
+
+async def served(url: str, model: str, question: str, options: Options) -> Times:
     asked = {
         "model": model, "messages": [{"role": "user", "content": question}], "stream": True, "seed": options.seed,
         "max_tokens": options.budget.tokens, "stream_options": {"include_usage": True},
     }  # fmt: skip
-    begun, at, last = time.perf_counter(), list[float](), ""
-    async with client.stream("POST", "/v1/chat/completions", json=asked) as reply:
-        async for line in reply.aiter_lines():
-            if line.startswith("data: {"):
-                now = time.perf_counter()
-                if '"finish_reason":null' in line:
-                    at.append(now)
-                last = line
-    tokens = json.loads(last.removeprefix("data: "))["usage"]["completion_tokens"]
+    at, last = list[float](), b""
+    async with Reader(url) as reader:
+        begun = time.perf_counter()
+        async for event in reader.events(asked):
+            if b'"finish_reason":null' in event:
+                at.append(time.perf_counter())
+            last = event
+    tokens = json.loads(last)["usage"]["completion_tokens"]
     return at[0] - begun, (at[-1] - at[0]) / (tokens - 1), tokens
 
 
@@ -80,27 +114,27 @@ async def measure(
     pair, options = Pair.load(config, base), pair_options(config)
     if tokens is not None:
         options = replace(options, budget=options.budget.resized(tokens))
-    questions = ["so " * pad + p.question for p in load("dev", rounds + 2)]
+    # Each router has questions of its own: none finds its prompt in a cache.
+    questions = iter([p.question + " so" * pad for p in load("dev", (rounds + WARM_UP) * len(names))])
     catalogue = Catalogue(config, pair, base, PolicyConfig(router="target"), {})
     found: dict[str, Any] = {}
     who = {"alone": os.getpid(), "served": pid}
-    async with httpx.AsyncClient(base_url=url, timeout=120) as client:
-        for name in names:
-            router = catalogue.router(f"{config.name}:{name}", None, None)
-            rows, spent = [], dict.fromkeys(who, 0.0)
-            for n, question in enumerate(questions):
-                model = f"{config.name}:{name}"
-                ways = [("alone", alone(pair, router, question, options)),
-                        ("served", served(client, model, question, options))]  # fmt: skip
-                times = {}
-                for way, work in ways if n % 2 else ways[::-1]:
-                    before = cpu_s(who[way])
-                    times[way] = await work
-                    spent[way] += cpu_s(who[way]) - before if n >= 2 else 0.0
-                assert times["alone"][2] == times["served"][2]
-                if n >= 2:
-                    rows.append(times)
-            found[name] = {**summary(rows), "cpu_s": {way: s / len(rows) for way, s in spent.items()}}
+    for name in names:
+        router = catalogue.router(f"{config.name}:{name}", None, None)
+        rows, spent = [], dict.fromkeys(who, 0.0)
+        for n, question in enumerate(islice(questions, rounds + WARM_UP)):
+            model = f"{config.name}:{name}"
+            ways = [("alone", alone(pair, router, question, options)),
+                    ("served", served(url, model, question, options))]  # fmt: skip
+            times = {}
+            for way, work in ways if n % 2 else ways[::-1]:
+                before = cpu_s(who[way])
+                times[way] = await work
+                spent[way] += cpu_s(who[way]) - before if n >= WARM_UP else 0.0
+            assert times["alone"][2] == times["served"][2]
+            if n >= WARM_UP:
+                rows.append(times)
+        found[name] = {**summary(rows), "cpu_s": {way: s / len(rows) for way, s in spent.items()}}
     await pair.close()
     return found
 
@@ -126,7 +160,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--pair", default="nano")
     parser.add_argument("--routers", default="target,relaygen")
-    parser.add_argument("--pad", type=int, default=0, help="words put before each question")
+    parser.add_argument("--pad", type=int, default=0, help="words put behind each question")
     parser.add_argument("--tokens", type=int, help="budget of an answer, in place of the pair's")
     parser.add_argument("--out", type=Path, default=Path("overhead.json"))
     given = parser.parse_args()

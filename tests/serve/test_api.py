@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import httpx
@@ -239,7 +240,7 @@ REFUSED: list[tuple[dict[str, Any], str, int]] = [
     ({"messages": [{"role": "assistant", "content": "x"}]}, "messages", 400),
     ({"messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}]}, "messages", 400),
     ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "messages", 400),
-    ({"messages": [{"role": "user", "content": "many " * 3000}]}, "prompt", 400),
+    ({"messages": [{"role": "user", "content": "many " * 3000}]}, "messages", 400),
     ({"top_logprobs": 2}, "top_logprobs", 400),
     ({"model": "nano:bild", "logprobs": True}, "logprobs", 400),
     ({"model": "other:relaygen"}, "model", 404),
@@ -273,8 +274,22 @@ def test_harmless_fields_and_neutral_values_are_taken(server: Served) -> None:
          response_format={"type": "text"}, tool_choice="none", store=False)  # fmt: skip
 
 
-BROKEN = ["", "{", "[]", "null", '"x"', '{"n": NaN}', "[" * 5000, '{"model": "\\ud800"}', '{"\\ud800": 1}',
-          '{"messages": [{"role": "user", "content": "\\udfff"}]}', '{"n":' * 40 + "1" + "}" * 40]  # fmt: skip
+def test_a_long_text_is_read_while_others_are_answered(server: Served) -> None:
+    told: list[httpx.Response] = []
+    # As large as a body may be: finding its tokens takes more than a second.
+    sending = threading.Thread(target=lambda: told.append(server.post("/v1/completions", prompt="word " * 200_000)))
+    sending.start()
+    answered = 0
+    while sending.is_alive():
+        assert server.get("/health").status_code == 200
+        answered += sending.is_alive()
+    assert told[0].json()["error"]["code"] == "context_length_exceeded"
+    assert answered >= 5
+
+
+BROKEN = ["", "{", "[]", "null", '"x"', '{"n": NaN}', '{"n": ' + "9" * 5000 + "}", "[" * 5000, '{"model": "\\ud800"}',
+          '{"\\ud800": 1}', '{"messages": [{"role": "user", "content": "\\udfff"}]}',
+          '{"n":' * 40 + "1" + "}" * 40]  # fmt: skip
 
 
 @pytest.mark.parametrize("body", BROKEN)

@@ -26,7 +26,7 @@ PATH = "/v1/completions"
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("small")
     options = ("--slots", "2", "--queue", "2", "--stall", "2", "--key-env", "KEYS", "--body-kb", "64")
-    with serving(folder, *options, key="first", variables={"KEYS": "first, second"}) as served:
+    with serving(folder, *options, key="first", variables={"KEYS": "first, second, schlüssel"}) as served:
         yield served
 
 
@@ -183,12 +183,14 @@ def test_a_slow_reader_gets_all_of_it_and_holds_no_slot(idle: Served) -> None:
 
 def test_every_path_that_tells_anything_wants_a_key(small: Served) -> None:
     for path in ("/v1/models", "/metrics", "/live", "/openapi.json"):
-        for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Bearer firs"}):
+        for said in ("", "Bearer wrong", "Bearer firs", "Bearer", "first", "Basic first", "Bearer first second"):
+            headers = {"authorization": said} if said else {}
             refused = httpx.get(small.url + path, headers=headers)
             assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer"), path
     assert httpx.get(small.url + "/health").status_code == 200
     assert "nano" not in httpx.get(small.url + "/").text
-    assert httpx.get(small.url + "/v1/models", headers={"authorization": "Bearer second"}).status_code == 200
+    for said in ("Bearer second", "bearer first", "Bearer  schlüssel "):
+        assert httpx.get(small.url + "/v1/models", headers={"authorization": said.encode()}).status_code == 200
 
 
 def test_a_stranger_page_in_a_browser_gets_nothing(small: Served) -> None:

@@ -35,6 +35,9 @@ from baton.trace import Role
 
 log = logging.getLogger("baton.serve")
 DONE = b"data: [DONE]\n\n"
+AT_ONCE = 16_384
+"""Bytes of a body up to which it is read between two tokens of the other answers; the tokens of a longer one take so
+long that a thread finds them."""
 
 
 @dataclass(eq=False)
@@ -99,9 +102,14 @@ class Server:
         return Response(dumps(Replies(job).whole(parts)), media_type="application/json")
 
     async def _wanted(self, request: Request, model: type[Asked]) -> Wanted:
-        data = await read_json(request, self.settings.body_bytes, self.settings.stall_s)
+        data, size = await read_json(request, self.settings.body_bytes, self.settings.stall_s)
         if request.headers.get("x-baton-trace", "") not in ("", "0") and isinstance(data, dict):
             data = {**data, "trace": True}
+        if size <= AT_ONCE:
+            return self._read(data, model)
+        return await asyncio.to_thread(self._read, data, model)
+
+    def _read(self, data: Any, model: type[Asked]) -> Wanted:
         if model is ChatRequest:
             refuse_messages(data)
             return self.reader.chat(parse(ChatRequest, data))

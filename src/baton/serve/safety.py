@@ -57,17 +57,19 @@ class Doorkeeper:
 
     def _key(self, header: str) -> int:
         """Which of the keys the request has. All are compared, each in constant time."""
-        given = header.removeprefix("Bearer ").strip().encode()
+        scheme, _, rest = header.partition(" ")
+        # Headers are read as Latin-1, whatever their bytes mean.
+        given = rest.strip().encode("latin-1")
         found = [hmac.compare_digest(given, key) for key in self._keys]
-        if not any(found):
+        if scheme.lower() != "bearer" or not any(found):
             raise RefusedError(
                 401, "authorization: the API key is missing or wrong; send Bearer KEY", code="invalid_api_key"
             )
         return found.index(True)
 
 
-async def read_json(request: Request, limit: int, seconds: float) -> Any:
-    """The body of a request, of at most `limit` bytes, which must be there within `seconds`.
+async def read_json(request: Request, limit: int, seconds: float) -> tuple[Any, int]:
+    """The body of a request and its size, of at most `limit` bytes, which must be there within `seconds`.
 
     Raises:
         RefusedError: it is too large, too slow, of another type, or no JSON.
@@ -92,13 +94,13 @@ async def read_json(request: Request, limit: int, seconds: float) -> Any:
     try:
         data = json.loads(body.decode("utf-8"), parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        said = "it is nested too deeply" if isinstance(error, RecursionError) else f"it is no JSON ({_said(error)})"
+        said = f"it is no JSON ({_said(error)})" if isinstance(error, ValueError) else "it is nested too deeply"
         raise bad_request(f"body: {said}; check it") from None
     if not _shallow(data, DEPTH):
         raise bad_request(f"body: it has more than {DEPTH} levels; make it flatter")
     if b"\\ud" in bytes(body).lower() and not _whole_characters(data):
         raise bad_request("body: it has half of a character (a lone surrogate); send whole ones")
-    return data
+    return data, len(body)
 
 
 def _whole_characters(data: Any) -> bool:
@@ -114,11 +116,13 @@ def _too_large(limit: int) -> RefusedError:
 
 
 def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(name)
 
 
-def _said(error: Exception) -> str:
-    return str(error).partition(": line")[0][:120]
+def _said(error: ValueError) -> str:
+    if isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):
+        return str(error).partition(": line")[0][:120]
+    return "a number in it is none, or has too many digits"
 
 
 def _shallow(data: Any, levels: int) -> bool:

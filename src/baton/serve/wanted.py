@@ -80,7 +80,7 @@ class Reader:
             raise bad_request("top_logprobs: it goes with logprobs: true; set that, or drop it", "top_logprobs")
         prompt = self._conversation(asked.messages, thinking)
         most = asked.max_completion_tokens or asked.max_tokens
-        budget = self._budget([prompt], most, self._defaults.budget.answer_reserve if thinking else 0)
+        budget = self._budget("messages", [prompt], most, self._defaults.budget.answer_reserve if thinking else 0)
         return self._wanted(asked, True, [prompt], budget, logprobs)
 
     def completion(self, asked: CompletionRequest) -> Wanted:
@@ -95,7 +95,7 @@ class Reader:
         self._check_count(len(several), asked.n or 1)
         prompts = [self._text(one) for one in several]
         # Nothing is kept back: where a text's thinking ends is the model's affair.
-        budget = self._budget(prompts, asked.max_tokens, 0)
+        budget = self._budget("prompt", prompts, asked.max_tokens, 0)
         return self._wanted(asked, False, prompts, budget, asked.logprobs)
 
     def _wanted(
@@ -180,14 +180,17 @@ class Reader:
         # A text that has just closed its thinking goes on with the answer.
         return Prompt(text, ids, self._defaults.thinking and not text.rstrip().endswith(THINK_END))
 
-    def _budget(self, prompts: Sequence[Prompt], asked: int | None, reserve: int) -> Budget:
-        """Kept tokens that an answer may have: what is asked for, or the pair's own number where there is room."""
+    def _budget(self, field: str, prompts: Sequence[Prompt], asked: int | None, reserve: int) -> Budget:
+        """Kept tokens that an answer may have: what is asked for, or the pair's own number where there is room.
+
+        `field` has the prompts.
+        """
         longest = max(len(ids) for prompt in prompts for ids in prompt.ids.values())
         sizes = [e.context for e in self._pair.engines.values() if e.context is not None]
         left = min(sizes) - longest if sizes else None
         if left is not None and left < 1:
             raise bad_request(
-                f"prompt: {longest} tokens do not fit the models' {min(sizes)}; shorten it", "prompt",
+                f"{field}: {longest} tokens do not fit the models' {min(sizes)}; shorten it", field,
                 "context_length_exceeded",
             )  # fmt: skip
         most = self._settings.max_tokens
