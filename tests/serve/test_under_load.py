@@ -189,7 +189,7 @@ def test_every_path_that_tells_anything_wants_a_key(small: Served) -> None:
             assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer"), path
     assert httpx.get(small.url + "/health").status_code == 200
     assert "nano" not in httpx.get(small.url + "/").text
-    for said in ("Bearer second", "bearer first", "Bearer  schlüssel "):
+    for said in ("Bearer second", "bearer first", "Bearer  schlüssel"):
         assert httpx.get(small.url + "/v1/models", headers={"authorization": said.encode()}).status_code == 200
 
 
