@@ -23,6 +23,7 @@ from baton.boundary import (
     End,
     SegmentMatcher,
     SentenceEnd,
+    Shift,
     TextBoundary,
     When,
 )
@@ -46,6 +47,18 @@ CUES = Cues(
     ]
 )
 AB = Delimiter("aba")
+
+
+class Letters:
+    """Texts are alike as far as they have characters in common."""
+
+    name = "letters"
+
+    def likeness(self, one, other):
+        return len({*one} & {*other}) / len({*one} | {*other}), len(other)
+
+
+SHIFT = Shift(Letters(), 0.3)
 EOT, EOTH, TURN = 0, 1, 2
 
 unhurried = settings(deadline=None)  # a busy machine is no failure
@@ -128,7 +141,22 @@ def cue_end(words, context, text):
 
 def sentence_end(context, text):
     context = context[-64:]
-    whole, last = context + text, 0
+    return next((end - len(context) for end in sentence_ends(context + text) if end > len(context)), None)
+
+
+def shift_end(boundary, context, text):
+    whole, last, before = context + text, 0, ""
+    for end in sentence_ends(whole):
+        sentence = whole[last:end].strip()
+        sentence = sentence if re.search(r"[^\W_]", sentence) else ""
+        if before and sentence and end > len(context) and boundary.encoder.likeness(before, sentence)[0] < 0.3:
+            return end - len(context)
+        last, before = end, sentence or before
+    return None
+
+
+def sentence_ends(whole):
+    last = 0
     for found in re.finditer(r"""[.!?…．。！？]+(?:[])}"'”’*」]|[.!?…．。！？])*|\n\n""", whole):
         start, end = found.span()
         before, run, following = whole[:start][-64:], found.group(), whole[end : end + 1]
@@ -149,12 +177,12 @@ def sentence_end(context, text):
             if marks in (".", "．") and re.search(r"(^|\n)[\s>#*_-]*\d\d?\d?$", before):
                 continue
         last = end
-        if end > len(context):
-            return end - len(context)
-    return None
+        yield end
 
 
 def reference_end(boundary, context, text):
+    if isinstance(boundary, Shift):
+        return shift_end(boundary, context, text)
     if isinstance(boundary, Delimiter):
         return delimiter_end(boundary.text, context, text)
     return cue_end(boundary.words, context, text) if isinstance(boundary, Cues) else sentence_end(context, text)
@@ -180,7 +208,7 @@ PARTS = [
     *["3.14", "\n3. ", "e.g. ", "Dr.", "No. ", "n! ", "(n-1)!", "5!", "</think>", "</", "think>", "aba", "🙂", "The"],
 ]
 TEXTS = st.lists(st.sampled_from(PARTS), max_size=14).map("".join)
-TEXT_BOUNDARIES = [STEP, SENTENCE, CUES, AB, *map(Delimiter, ("é漢", "。", "<", "/t"))]
+TEXT_BOUNDARIES = [STEP, SENTENCE, SHIFT, CUES, AB, *map(Delimiter, ("é漢", "。", "<", "/t"))]
 BOUNDARIES = st.lists(st.sampled_from(TEXT_BOUNDARIES), max_size=3)
 
 
@@ -210,7 +238,7 @@ def test_a_segment_ends_at_the_first_token_edge_after_the_reference_end_for_any_
 
 
 @unhurried
-@given(st.data(), st.sampled_from([STEP, SENTENCE, CUES, AB]), TEXTS, TEXTS)
+@given(st.data(), st.sampled_from([STEP, SENTENCE, SHIFT, CUES, AB]), TEXTS, TEXTS)
 def test_a_scanner_finds_the_reference_end_for_any_split_into_characters(data, boundary, context, text):
     scanner, at = boundary.scanner(context), 0
     while at < len(text) and scanner.found is None:
@@ -360,6 +388,27 @@ def test_a_sentence_end_uses_the_text_before_the_segment(context, text, end):
 
 
 # Delimiters.
+
+
+@pytest.mark.parametrize(
+    ("context", "text", "end"),
+    [
+        ("", "aba. aab. cdc. dd.", len("aba. aab. cdc.")),
+        ("", "cdc. dd.", None),
+        ("aba.", " cdc. dd.", len(" cdc.")),
+        ("aba. cd", "c. dd. aa.", len("c.")),
+        ("aba. cdc.", " dcd. aa.", len(" dcd. aa.")),
+        ("", "aba. ! cdc.", len("aba. ! cdc.")),
+    ],
+)
+def test_a_shift_ends_after_the_sentence_that_turns_away_from_the_one_before(context, text, end):
+    assert ended(text, SHIFT, context) == end
+
+
+def test_what_an_encoder_read_to_decide_is_told():
+    matcher = match(["aba.", " aab.", " cdc.", " d"], [SHIFT])
+    assert matcher.text == "aba. aab. cdc."
+    assert matcher.helper_tokens == {"letters": len("aab.") + len("cdc.")}
 
 
 def test_a_run_of_newlines_is_one_step_boundary():

@@ -18,7 +18,7 @@ from enum import StrEnum
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, Protocol
 
-from baton.scanner import SENTENCE_BEGUN, Literals, LiteralScanner, Scanner, SentenceScanner, TokenText
+from baton.scanner import SENTENCE_BEGUN, Literals, LiteralScanner, Scanner, SentenceScanner, ShiftScanner, TokenText
 from baton.vocabulary import THINK_END, Vocabulary, unfinished
 
 
@@ -170,6 +170,44 @@ class SentenceEnd(TextBoundary):
         return SENTENCE_BEGUN
 
 
+class Encoder(Protocol):
+    """Says how alike two texts are. Pure: the same texts, the same number."""
+
+    name: str
+
+    def likeness(self, one: str, other: str) -> tuple[float, int]:
+        """From -1 to 1, which equal texts have, and the tokens that were read for it. Called while tokens arrive, in
+        the thread that writes them."""
+        ...
+
+
+@dataclass(frozen=True)
+class Shift(TextBoundary):
+    """Ends after a sentence (`SentenceEnd`) that is less like the one before it than `threshold`.
+
+    That a sentence turns to something else is known when it stands: it is kept, and what follows is another segment.
+    The sentence before may stand before the segment, of which 256 characters are seen; an answer's first sentence ends
+    nothing.
+    """
+
+    encoder: Encoder
+    threshold: float
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return self.encoder.name
+
+    def scanner(self, context: str) -> ShiftScanner:
+        return ShiftScanner(context, self._turns)
+
+    def stop_pattern(self) -> re.Pattern[bytes]:
+        return SENTENCE_BEGUN
+
+    def _turns(self, before: str, sentence: str) -> tuple[bool, int]:
+        likeness, tokens = self.encoder.likeness(before, sentence)
+        return likeness < self.threshold, tokens
+
+
 @dataclass(frozen=True)
 class Cap(Boundary):
     """Ends after `tokens` kept tokens.
@@ -250,6 +288,10 @@ class Reader(Protocol):
     """Likeliest tokens that it looks at."""
     reads_hidden: bool
     """Whether it looks at hidden states, which few engines give."""
+
+    @property
+    def role(self) -> str | None:
+        """Whose tokens it reads; None where it reads anybody's."""
 
     def read(self, seen: Seen) -> float:
         """The number of a token.
@@ -449,6 +491,11 @@ class SegmentMatcher:
         first_end = min([scanner.settled for scanner in self._undecided()], default=self._text.end) + 1
         kept = len(self.ids) if first_end > self._text.end else self._text.tokens_through(self._text.byte(first_end))
         return min([kept, *(ending.kept for ending in self._endings)])
+
+    @property
+    def helper_tokens(self) -> dict[str, int]:
+        """Tokens that encoders have read to decide, by the boundary's name."""
+        return {b.name: s.tokens for _, b, s in self._scanners if isinstance(s, ShiftScanner)}
 
     @property
     def text(self) -> str:

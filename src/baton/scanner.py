@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -90,7 +90,7 @@ class _Search(ABC):
             if candidate.end is None:
                 self.undecided = self._origin + candidate.start
                 break
-            if candidate.end + self._origin > 0:
+            if self._ends(candidate.end + self._origin):
                 self.found, self.cue = candidate.end + self._origin, candidate.cue
                 return
             self._pass(candidate.end)
@@ -101,8 +101,12 @@ class _Search(ABC):
         self._origin += passed
         self._at -= passed
 
+    def _ends(self, offset: int) -> bool:
+        """Whether a match that ends at this offset is the boundary."""
+        return offset > 0
+
     def _pass(self, end: int) -> None:
-        """A match ended inside the context."""
+        """A match ended that is not the boundary, inside the context."""
         self._at += 1
 
 
@@ -220,10 +224,10 @@ SENTENCE_BEGUN = re.compile(rb"[.!?](?![0-9A-Za-z])|\n(?:\n|\Z)|" + _begun("â€¦ï
 class SentenceScanner(_Search):
     """Finds sentence ends."""
 
-    def __init__(self, context: str) -> None:
+    def __init__(self, context: str, reach: int = _REACH) -> None:
         self._last = -len(context)
-        """Offset of the last sentence end in the context."""
-        super().__init__(context, reach=_REACH, shortest=1)
+        """Offset of the last sentence end that was passed."""
+        super().__init__(context, reach=reach, shortest=1)
 
     def _next(self, final: bool) -> _Candidate | None:
         window = self._window
@@ -242,6 +246,46 @@ class SentenceScanner(_Search):
 
     def _pass(self, end: int) -> None:
         self._at, self._last = end, end + self._origin
+
+
+class ShiftScanner(SentenceScanner):
+    """Finds the first end of a sentence that turns away from the sentence before it.
+
+    Args:
+        context: the text before; a sentence that begins in it is read as far as it is there.
+        turns: whether a sentence turns away from the one before, and how many tokens it took to tell; both are given
+            without the white space around them.
+    """
+
+    def __init__(self, context: str, turns: Callable[[str, str], tuple[bool, int]]) -> None:
+        self._turns = turns
+        self.tokens = 0
+        """That `turns` took."""
+        self._before = ""
+        self._rest, self._begin = context, -len(context)
+        """Text since the last sentence end, and its offset."""
+        super().__init__(context, reach=max(_REACH, len(context)))
+
+    def feed(self, text: str) -> None:
+        self._rest += text
+        super().feed(text)
+
+    def _ends(self, offset: int) -> bool:
+        if offset <= 0 or not self._before or not (sentence := self._sentence(offset)):
+            return False
+        turned, tokens = self._turns(self._before, sentence)
+        self.tokens += tokens
+        return turned
+
+    def _pass(self, end: int) -> None:
+        super()._pass(end)
+        self._before = self._sentence(self._last) or self._before
+        self._rest, self._begin = self._rest[self._last - self._begin :], self._last
+
+    def _sentence(self, end: int) -> str:
+        """The sentence that ends there; empty where marks stand alone."""
+        found = self._rest[: end - self._begin].strip()
+        return found if any(map(str.isalnum, found)) else ""
 
 
 def _ends_sentence(text: str, start: int, end: int) -> bool:

@@ -122,3 +122,23 @@ async def test_the_sentence_transformers_library_gives_the_same():
 def test_a_library_that_is_not_installed_is_named(encoder):
     with pytest.raises(ValueError, match="'sentence-transformers' is not installed"):
         load(encoder[0], library="sentence-transformers")
+
+
+async def test_sentences_are_compared_one_at_a_time_and_the_pair_says_where_a_unit_ends(encoder):
+    folder, embed = encoder
+    scorer = load(folder, shift=0.25)
+    expected = float(embed("So x = 7.") @ embed("A cat."))
+    assert scorer.likeness("So x = 7.", "A cat.") == (pytest.approx(expected, abs=1e-6), len("A cat."))
+    assert scorer.likeness("A cat.", "A cat.") == (1.0, 0)
+    assert (scorer.draws.encoder, scorer.draws.threshold) == (scorer, 0.25)
+    await scorer.close()
+
+
+async def test_an_encoder_that_fails_while_text_is_written_is_an_error_of_the_engine():
+    def broken(texts):
+        raise RuntimeError("out of memory")
+
+    scorer = Embedding("emb", broken)
+    with pytest.raises(EngineError, match="scorer 'emb' failed: RuntimeError: out of memory"):
+        scorer.likeness("one", "two")
+    await scorer.close()

@@ -119,6 +119,8 @@ class EmbeddingConfig(WeightsConfig):
     library: Literal["transformers", "sentence-transformers", "vllm"] = "transformers"
     """`transformers`: the mean (or first) state; `vllm` too, in its pooling runner; `sentence-transformers` runs
     whatever modules the checkpoint has."""
+    shift: float = Field(default=0.5, ge=-1, le=1)
+    """As a unit of what is written: one ends after a sentence whose similarity to the one before is below this."""
 
     @model_validator(mode="after")
     def _runs(self) -> EmbeddingConfig:

@@ -325,6 +325,20 @@ class Generation:
             raise RouterError(f"learned: {by!r} is no scorer of this pair that reads tokens; add one of kind token")
         return Learned(reader, reader.threshold if threshold is None else threshold, above, keep, after)
 
+    def drawn(self, by: str) -> Boundary:
+        """The boundary that the pair's scorer `by` draws while tokens arrive, as its training or the pair says.
+
+        Raises:
+            RouterError: the pair has no such scorer, or it only scores steps.
+        """
+        scorer = self.pair.scorers.get(by)
+        found = scorer.draws if scorer is not None else None
+        if found is None:
+            raise RouterError(
+                f"drawn: {by!r} is no scorer of this pair that draws boundaries; add one of kind token or embedding"
+            )
+        return found
+
     def grounding(self, role: str, node: Segment) -> PendingCall[list[float]]:
         """How much of each token's attention under `role`'s model rests on the prompt and the steps before the segment.
 

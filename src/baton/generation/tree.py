@@ -20,7 +20,7 @@ CUT = End("cut")
 GIVEN = End("given")
 """Ends a segment whose tokens were given, not sampled."""
 
-CONTEXT_CHARACTERS = 64
+CONTEXT_CHARACTERS = 256
 """Text before a segment that its boundaries can look back on; longer than any cue or delimiter."""
 
 RESERVE_REACHED = "the answer's reserve was reached"

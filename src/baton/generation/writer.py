@@ -28,7 +28,7 @@ from baton.generation.sessions import Sessions
 from baton.generation.tree import CONTEXT_CHARACTERS, RESERVE_REACHED, Tree
 from baton.generation.work import Work
 from baton.scorers.base import STATES
-from baton.trace import Kind, Phase, Role, Segment
+from baton.trace import HelperCall, Kind, Phase, Role, Segment
 from baton.vocabulary import THINK_END
 
 PATIENCE = 1000
@@ -203,6 +203,8 @@ class Writer:
             self._charge(segment, call)
             self._tree.settle(node, segment.ids)
             raise
+        finally:
+            self._count_helpers(segment, matcher)
         segment.ended_by, segment.detail = matcher.ended_by, matcher.detail or segment.detail
         # What only scorers and learned boundaries asked for stays out of the trace.
         segment.features = _features(got, matcher.kept, node.read)
@@ -233,6 +235,15 @@ class Writer:
     def _count(segment: Segment, usage: Usage) -> None:
         segment.sampled = max(segment.sampled, usage.sampled)
         segment.proposed, segment.accepted, segment.drafted = usage.proposed, usage.accepted, usage.drafted
+
+    def _count_helpers(self, segment: Segment, matcher: SegmentMatcher) -> None:
+        """Records what encoders read to decide where a segment ends."""
+        for name, tokens in matcher.helper_tokens.items():
+            if tokens:
+                now = self._work.now()
+                self._work.trace.helpers.append(
+                    HelperCall(name, [segment.id], submitted=now, done=now, tokens=tokens, outcome="done")
+                )
 
     def _charge(self, segment: Segment, call: Call) -> None:
         """Counts what a call cost that gave no last chunk: also tokens that were not delivered any more."""

@@ -50,7 +50,9 @@ class RSD:
     """Most tokens of a step."""
     unit: str = field(default="step", metadata={"later": True})
     """What is written before it is judged: a `step`, as published, a `sentence`, `20 tokens`, up to a discourse cue
-    (`cues`), or up to the token that a scorer of kind `token` gives away (its name)."""
+    (`cues`), or to where one of the pair's scorers draws a boundary (its name): one of kind `token` after the token
+    that it gives away (the target then rewrites to the end of the sentence), one of kind `embedding` after a sentence
+    that turns to something else."""
     profile: Path | None = field(default=None, metadata={"path": True, "pair": "cues"})
     """Cue profile for the unit `cues`; the pair's own if left out."""
 
@@ -92,18 +94,21 @@ class RSD:
         return {"p", "threshold"} - has.get(knobs.get("gate", "binary"), set())
 
     async def __call__(self, gen: Generation) -> None:
-        gate, until = self.acceptance, [unit_boundary(gen, self.unit, self.profile), Cap(self.step_tokens)]
+        gate, cap = self.acceptance, Cap(self.step_tokens)
+        drafted, rewritten = (
+            [unit_boundary(gen, role, self.unit, self.profile), cap] for role in ("draft", "target")
+        )  # fmt: skip
         while not gen.finished:
-            steps = await gen.candidates("draft", until, self.n)
+            steps = await gen.candidates("draft", drafted, self.n)
             scores = await gen.score(steps, by=self.scorer)
             best = max(range(self.n), key=scores.__getitem__)
             if gen.decide(gate, steps[best], scores[best]):
                 gen.commit(steps[best])
             elif self.rescore:
-                rewrite = await gen.propose("target", until)
+                rewrite = await gen.propose("target", rewritten)
                 better = await gen.score(rewrite, by=self.scorer) >= scores[best]
                 gen.commit(rewrite if better else steps[best])
             else:
                 for step in steps:
                     gen.discard(step)
-                await gen.write("target", until)
+                await gen.write("target", rewritten)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from baton.boundary import SENTENCE, STEP, Boundary, Cap, Cues
+from baton.boundary import SENTENCE, STEP, Boundary, Cap, Cues, Learned
 from baton.calibrate.profile import CueProfile
 from baton.generation import Generation
 
@@ -17,9 +17,13 @@ def tokens_of(unit: str) -> int | None:
     return int(count) if word == "tokens" and count.isdecimal() and int(count) else None
 
 
-def unit_boundary(gen: Generation, unit: str, profile: Path | None) -> Boundary:
-    """The boundary at which a unit ends: `step`, `sentence`, `20 tokens`, `cues` (those of `profile`), or where the
-    pair's scorer of that name, of kind `token`, gives a token its threshold or more.
+def unit_boundary(gen: Generation, role: str, unit: str, profile: Path | None) -> Boundary:
+    """The boundary at which a unit ends that `role` writes: `step`, `sentence`, `20 tokens`, `cues` (those of
+    `profile`), or the one that the pair's scorer of that name draws.
+
+    A scorer of kind `token` ends it after a token to which it gives its threshold or more, one of kind `embedding`
+    after a sentence that is less like the one before than its `shift`. A token head reads the tokens of one role: the
+    other writes to the end of the sentence.
 
     Raises:
         ValueError: `cues` without a profile.
@@ -33,4 +37,5 @@ def unit_boundary(gen: Generation, unit: str, profile: Path | None) -> Boundary:
         if profile is None:
             raise ValueError("unit: cues needs a cue profile; make one with `baton calibrate cues`")
         return Cues(CueProfile.load(profile).cues)
-    return gen.learned(unit)
+    drawn = gen.drawn(unit)
+    return SENTENCE if isinstance(drawn, Learned) and drawn.reader.role not in (None, role) else drawn

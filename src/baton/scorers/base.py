@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
-from baton.boundary import Seen, SegmentMatcher
+from baton.boundary import Boundary, Learned, Seen, SegmentMatcher
 from baton.engines.base import Call, EngineError, Prefix, Read, Sampling, Session, TokenScore, Usage
 from baton.vocabulary import THINK_END, THINK_START, Vocabulary
 
@@ -132,6 +132,11 @@ class Scorer(Protocol):
         """Roles whose hidden states it reads; generation keeps those of the steps that they write."""
         return frozenset()
 
+    @property
+    def draws(self) -> Boundary | None:
+        """The boundary that it draws while tokens arrive; None for one that only scores steps."""
+        return None
+
     def held_bytes(self) -> float:
         """Memory of the scorer's own model and of what it remembers; 0 for one that reads the pair's models."""
         return 0.0
@@ -145,12 +150,18 @@ class TokenReader(Scorer):
     """Gives each token a number while it is written, for a `Learned` boundary. It scores no steps."""
 
     name: str
+    role: Role | None = None
+    """Whose tokens it reads; None where it reads anybody's."""
     top = 0
     """Likeliest tokens that it looks at."""
     reads_hidden = False
     """Whether it looks at hidden states."""
     threshold = 0.5
     """Where its training would draw the boundary."""
+
+    @property
+    def draws(self) -> Learned:
+        return Learned(self, self.threshold)
 
     def read(self, seen: Seen) -> float:
         """As `boundary.Reader.read`."""

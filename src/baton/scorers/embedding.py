@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ import torch
 import transformers
 from torch import Tensor
 
+from baton.boundary import Shift
 from baton.engines.base import Engine, EngineError
 from baton.engines.settings import VllmSettings
 from baton.flops import Architecture, architecture
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 Embedded = tuple[Tensor, int]
 """A unit vector `[width]` and the tokens that it took."""
 
+SENTENCES = 4096
+"""Whose vectors are remembered: each sentence is compared with the one before it and the one after it."""
 ENCODER_CACHE_BYTES = 1 << 28
 """Keys and values of the texts in one step of an encoder that vLLM runs; nothing of them is used again."""
 
@@ -81,21 +85,27 @@ class Embedding(Scorer):
     Published in Lookahead Reasoning (arXiv 2506.19830) with all-mpnet-base-v2 and 0.85 or 0.95 as the threshold. A
     similarity is no sign of correctness: "x = 7" and "x = 9" are near each other for most encoders.
 
+    As a boundary (`Shift`) it compares sentences while they are written, one at a time, so that what is in flight
+    beside them changes nothing.
+
     Args:
         name: what errors call it.
-        embed: unit vectors of texts; runs in a thread of its own, on what waits together.
+        embed: unit vectors of texts; called by one thread at a time, on what waits together.
         most: texts in one batch.
         weight_bytes: memory of the encoder's weights.
         cost: what a forward of the encoder costs.
         close: frees the encoder.
+        shift: similarity below which a sentence turns away from the one before it.
     """
 
     def __init__(
         self, name: str, embed: Any, most: int = 64, weight_bytes: float = 0.0, cost: Architecture | None = None,
-        close: Callable[[], None] | None = None,
+        close: Callable[[], None] | None = None, shift: float = 0.5,
     ):  # fmt: skip
-        self.name, self._weight_bytes, self._cost, self._close = name, weight_bytes, cost, close
-        self.batcher: Batcher[str, Embedded] = Batcher(name, embed, most)
+        self.name, self._weight_bytes, self._cost, self._close, self._shift = name, weight_bytes, cost, close, shift
+        self._embed, self._turn = embed, threading.Lock()
+        self.batcher: Batcher[str, Embedded] = Batcher(name, self._one_at_a_time, most)
+        self._vector = lru_cache(SENTENCES)(self._embedded)
 
     @classmethod
     def load(cls, name: str, config: EmbeddingConfig, engines: Mapping[Role, Engine], base: Path) -> Embedding:
@@ -112,12 +122,12 @@ class Embedding(Scorer):
         )  # fmt: skip
         if config.library == "transformers":
             encoder = Encoder(checkpoint)
-            return cls(name, encoder, config.max_batch, encoder.weight_bytes, encoder.cost)
+            return cls(name, encoder, config.max_batch, encoder.weight_bytes, encoder.cost, shift=config.shift)
         if config.library == "vllm":
             pooled = pooled_runner().PooledEncoder(
                 checkpoint, config.vllm or VllmSettings(), cache_bytes=ENCODER_CACHE_BYTES, max_batch=config.max_batch
             )
-            return cls(name, pooled, config.max_batch, pooled.weight_bytes, pooled.cost, pooled.close)
+            return cls(name, pooled, config.max_batch, pooled.weight_bytes, pooled.cost, pooled.close, config.shift)
         try:
             library = import_module("sentence_transformers")
         except ImportError:
@@ -130,7 +140,7 @@ class Embedding(Scorer):
         )  # fmt: skip
         encoder_cost = architecture(model[0].auto_model)
         held = sum(p.nbytes for p in model.parameters())
-        return cls(name, partial(_by_library, model), config.max_batch, held, encoder_cost)
+        return cls(name, partial(_by_library, model), config.max_batch, held, encoder_cost, shift=config.shift)
 
     async def score(self, requests: Sequence[ScoreRequest]) -> list[Score]:
         pairs = [(request.last, self._other(request)) for request in requests]
@@ -147,6 +157,35 @@ class Embedding(Scorer):
             unpaid -= {one, other}
             scores.append(Score(float(embedded[one][0] @ embedded[other][0]), tokens=tokens))
         return scores
+
+    @property
+    def draws(self) -> Shift:
+        return Shift(self, self._shift)
+
+    def likeness(self, one: str, other: str) -> tuple[float, int]:
+        """As `boundary.Encoder.likeness`: the cosine, and the tokens of `other`; `one` was the other before.
+
+        Raises:
+            EngineError: the encoder failed.
+        """
+        if one == other:
+            return 1.0, 0
+        before, (vector, tokens) = self._vector(one)[0], self._vector(other)
+        return float(before @ vector), tokens
+
+    def _embedded(self, text: str) -> Embedded:
+        try:
+            (found,) = self._one_at_a_time([text])
+        except EngineError:
+            raise
+        except Exception as error:
+            raise EngineError(f"scorer {self.name!r} failed: {type(error).__name__}: {error}") from error
+        return found
+
+    def _one_at_a_time(self, texts: Sequence[str]) -> Sequence[Embedded]:
+        with self._turn:
+            found: Sequence[Embedded] = self._embed(texts)
+        return found
 
     def architecture(self, engines: Mapping[Role, Engine]) -> Architecture | None:
         return self._cost

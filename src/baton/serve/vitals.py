@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping, Sequen
 from contextlib import aclosing
 from typing import Any, TypeVar
 
-from baton.boundary import SegmentMatcher
+from baton.boundary import Boundary, SegmentMatcher
 from baton.engines.base import (
     Call,
     Chunk,
@@ -255,6 +255,10 @@ class GuardedScorer(Scorer):
     @property
     def states(self) -> frozenset[Role]:
         return self._scorer.states
+
+    @property
+    def draws(self) -> Boundary | None:
+        return self._scorer.draws
 
     def held_bytes(self) -> float:
         return self._scorer.held_bytes()
