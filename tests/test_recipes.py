@@ -20,7 +20,9 @@ def test_a_pair_file_is_a_pair(path: Path) -> None:
 
 COMPARISONS = [*sorted(RECIPES.glob("*/compare.yaml")), *sorted(RECIPES.glob("*/aime.yaml"))]
 COMPARISONS += [RECIPES / "nano" / f"{name}.yaml" for name in ("demo", "routers", "head-to-head", "head-to-head-full")]
-COMPARISONS += [RECIPES / "nano" / f"{name}.yaml" for name in ("from-nothing", "learned", "boundaries")]
+COMPARISONS += [
+    RECIPES / "nano" / f"{name}.yaml" for name in ("from-nothing", "learned", "boundaries", "boundaries-flat")
+]
 
 
 @pytest.mark.parametrize("path", COMPARISONS, ids=lambda path: f"{path.parent.name}/{path.stem}")
