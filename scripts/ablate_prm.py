@@ -77,7 +77,7 @@ def train(variant: Variant, labels: Sequence[Label], out: Path, more: Sequence[s
     command = [
         sys.executable, str(HERE / "scripts" / "train_prm.py"), "--config", str(RECIPE), "--data", str(data),
         "--output_dir", str(folder), "--model_name_or_path", f"nano:{variant.size}", "--held_out", str(HELD_OUT),
-        "--report_to", "none", *more,
+        "--development", "0", "--report_to", "none", *more,
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=HERE)
     if done.returncode:
@@ -88,7 +88,7 @@ def train(variant: Variant, labels: Sequence[Label], out: Path, more: Sequence[s
 def measure(folder: Path, labels: Path) -> dict[str, float]:
     """How well a reward model finds the harm of held-out steps, by all their continuations."""
     vocabulary = Vocabulary.from_tokenizer(load_tokenizer(str(nano.pair_paths()["draft"])))
-    _, held = split(read_examples(labels, vocabulary, Rules("keep", 2048)).examples, HELD_OUT)
+    held = split(read_examples(labels, vocabulary, Rules("keep", 2048)).examples, HELD_OUT).held_out
     scores = prm_scores(folder / "model", held)
     steps = [step for example in held for step in example.steps]
     good = np.array([step.label > 1 - HARD for step in steps])

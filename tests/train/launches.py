@@ -22,12 +22,13 @@ QUIET = {
     "report_to": "none", "eval_strategy": "no", "save_strategy": "no", "use_cpu": True, "disable_tqdm": True,
     "logging_steps": 1, "max_steps": 5,
 }  # fmt: skip
+ASKED = {"batch": 8, "development": 0}
 
 
 def command(config: str, out: Path, data: Path, script: Path = SCRIPT, **fields: Any) -> list[str]:
     """`accelerate launch` of a training; `fields` as in a recipe."""
     launched = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(CONFIGS / config), str(script)]
-    given = {"model_name_or_path": "nano:draft", "data": data, "output_dir": out, "batch": 8, **QUIET, **fields}
+    given = {"model_name_or_path": "nano:draft", "data": data, "output_dir": out, **ASKED, **QUIET, **fields}
     return launched + [part for name, value in given.items() for part in (f"--{name}", str(value).lower()
                        if isinstance(value, bool) else str(value))]  # fmt: skip
 
@@ -46,7 +47,7 @@ def train(out: Path, data: Path, model: dict[str, Any] | None = None, **fields: 
     """The same in this process."""
     asked = {name: fields.pop(name) for name in list(fields) if name in StepTraining.__dataclass_fields__}
     return Job.prepare(
-        StepTraining(data=str(data), **{"batch": 8, **asked}),
+        StepTraining(data=str(data), **{**ASKED, **asked}),
         ModelConfig(model_name_or_path="nano:draft", **(model or {})),
         Training(output_dir=str(out), **{**QUIET, **fields}),
     ).run()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -35,8 +36,9 @@ LEARN = {"max_steps": 60, "learning_rate": 3e-3}
 
 def run(job: type[Job], fields: type[Any], out: Path, data: Path, model: str = "nano:draft", **given: Any) -> dict:
     learn = {**LEARN, **{name: given.pop(name) for name in LEARN if name in given}}
-    asked = {"batch": 16, "held_out": 0.3, "hidden": 16, **given}
-    training = Training(output_dir=str(out), **{**QUIET, **learn})
+    chosen = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 20, "save_steps": 20}
+    asked = {"batch": 16, "held_out": 0.3, "hidden": 16, "development": 0.0, **given}
+    training = Training(output_dir=str(out), **{**QUIET, **learn, **(chosen if asked["development"] else {})})
     report = job.prepare(fields(data=str(data), **asked), ModelConfig(model_name_or_path=model), training).run()
     assert report["export_difference"] < 1e-4
     return report
@@ -67,7 +69,23 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("inputs", ["all", "logits"])
 async def test_a_token_router_finds_the_tokens_that_lead_another_way(tmp_path: Path, inputs: str):
     rows = write_divergences(tmp_path / "rows", 120)
-    report = run(TokenRouterJob, TokenTraining, tmp_path / "out", rows, inputs=inputs, balance=True, top=20, blocks=1)
+    report = run(
+        TokenRouterJob,
+        TokenTraining,
+        tmp_path / "out",
+        rows,
+        inputs=inputs,
+        balance=True,
+        top=20,
+        blocks=1,
+        development=0.2,
+    )
+    assert report["chosen"]["objective"] == min(losses(report, "eval_objective"))
+    about = json.loads((tmp_path / "out" / "model" / "head.json").read_text())
+    assert "of the development tokens" in about["chosen"]
+    # The line was drawn on other questions than it is told of.
+    assert next(row for row in report["recalls"] if row["recall"] == 0.95)["threshold"] == about["threshold"]
+    assert any(row["found"] != row["recall"] for row in report["recalls"])
     found = {row["recall"]: row["fires"] for row in report["recalls"]}
     # One token in fourteen matters. Log-probabilities tell where tokens may differ, and not what was written.
     assert report["held_out"]["auc"] > (0.99 if inputs == "all" else 0.9)

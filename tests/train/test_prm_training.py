@@ -9,6 +9,7 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from label_sets import VOCABULARY, labels, write
@@ -22,8 +23,10 @@ from baton.generation import Budget, Options, generate
 from baton.nano import problems
 from baton.pair import Pair
 from baton.routers.rsd import RSD
-from baton.training.examples import Rules, read_examples
+from baton.training.examples import Rules, read_examples, split
 from baton.training.export import merge_weights, prm_scores
+from baton.training.labels import Label
+from baton.training.metrics import cross_entropy
 
 pytestmark = pytest.mark.train
 LEARN = {"max_steps": 60, "learning_rate": 1e-3, "batch": 16, "held_out": 0.3}
@@ -43,15 +46,53 @@ def test_labels_are_learned_and_the_harm_curve_shows_it(trained):
     assert held["harm_against_random"] < -0.05
 
 
-def test_shuffled_labels_teach_nothing(tmp_path: Path):
-    content = labels(400)
+def shuffled(content: list[Label]) -> list[Label]:
+    """The same chances at other steps: nothing to learn, and something to overfit."""
     chances = [(label.q_draft, label.q_target) for label in content]
     random.Random(0).shuffle(chances)
-    shuffled = [replace(label, q_draft=q, q_target=t) for label, (q, t) in zip(content, chances, strict=True)]
-    report = train(tmp_path / "out", write(tmp_path / "labels", shuffled), **LEARN)
+    return [replace(label, q_draft=q, q_target=t) for label, (q, t) in zip(content, chances, strict=True)]
+
+
+def test_shuffled_labels_teach_nothing(tmp_path: Path):
+    report = train(tmp_path / "out", write(tmp_path / "labels", shuffled(labels(400))), **LEARN)
     # Some 360 held-out steps: the standard error of the area is 0.03.
     assert 0.4 < report["held_out"]["auc"] < 0.6
     assert abs(report["held_out"]["harm_against_random"]) < 0.03
+
+
+def test_the_weights_that_do_best_on_development_questions_are_taken(tmp_path: Path):
+    data = write(tmp_path / "labels", shuffled(labels(60)))
+    fields = {"max_steps": 40, "learning_rate": 3e-3, "lr_scheduler_type": "constant"}
+    fields |= {"development": 0.25, "held_out": 0.25}
+    steps = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 4, "save_steps": 4}
+    report = train(tmp_path / "out", data, **fields, **steps)
+    evaluated, chosen = losses(report, "eval_objective"), report["chosen"]
+    assert (len(evaluated), chosen["step"]) == (10, 4 * (1 + evaluated.index(min(evaluated))))
+    assert chosen["objective"] < evaluated[-1]
+    parts = split(read_examples(data, VOCABULARY, Rules("keep", 2048)).examples, 0.25, 0.25)
+    for part, told in ((parts.development, chosen["objective"]), (parts.held_out, report["held_out"]["objective"])):
+        scores = np.concatenate(prm_scores(Path(report["model"]), part))
+        wanted = np.array([step.label for example in part for step in example.steps])
+        assert cross_entropy(scores, wanted) == pytest.approx(told, rel=1e-4)
+    # What is held out does not tell which weights are taken.
+    assert report["data"]["held_out"] == len(parts.held_out)
+    patient = train(tmp_path / "patient", data, **fields, **steps, patience=2)
+    seen = losses(patient, "eval_objective")
+    assert seen == evaluated[: len(seen)]
+    # Two evaluations without a gain ended it.
+    assert 4 * (len(seen) - 2) == patient["chosen"]["step"] < 32
+
+
+def test_a_choice_that_cannot_be_made_is_refused(tmp_path: Path):
+    data = write(tmp_path / "labels", labels(60))
+    with pytest.raises(ValueError, match="eval_strategy: no weights would be chosen among"):
+        train(tmp_path / "out", data, development=0.2)
+    with pytest.raises(ValueError, match="save_strategy: weights are stored by no and evaluated by epoch"):
+        train(tmp_path / "out", data, development=0.2, eval_strategy="epoch")
+    with pytest.raises(ValueError, match="patience: it goes with development questions"):
+        train(tmp_path / "out", data, patience=2)
+    with pytest.raises(ValueError, match=r"development: 0\.6 and held_out: 0\.5 leave nothing to learn"):
+        train(tmp_path / "out", data, development=0.6, held_out=0.5)
 
 
 def test_accumulated_micro_batches_are_the_same_batch(tmp_path: Path):

@@ -142,15 +142,21 @@ def test_rows_without_the_targets_step_can_be_learned_as_correct_alone(tmp_path:
 
 def test_no_question_is_on_both_sides_of_the_split_and_order_does_not_matter(tmp_path: Path):
     content = labels(60)
-    learned, held = split(read_examples(write(tmp_path / "a", content), VOCABULARY, RULES).examples, 0.25)
-    asked = {e.question for e in learned}, {e.question for e in held}
-    assert not asked[0] & asked[1]
-    assert 5 <= len(asked[1]) <= 25
+    parts = split(read_examples(write(tmp_path / "a", content), VOCABULARY, RULES).examples, 0.25, 0.25)
+    learned, development, held = ({e.question for e in part} for part in parts)
+    assert not learned & development
+    assert not (learned | development) & held
+    assert len(learned | development | held) == 60
+    assert all(5 <= len(part) <= 25 for part in (development, held))
     random.Random(1).shuffle(content)
     again = read_examples(write(tmp_path / "b", content), VOCABULARY, Rules("correct", 2048)).examples
-    assert {e.question for e in split(again, 0.25)[1]} == asked[1]
-    with pytest.raises(ValueError, match=r"held_out: 0\.0 of 60 questions"):
-        split(learned + held, 0.0)
+    assert {e.question for e in split(again, 0.25, 0.25).development} == development
+    # Whether something is chosen does not change what is held out.
+    assert {e.question for e in split(again, 0.25).held_out} == held
+    with pytest.raises(ValueError, match=r"held_out: 0\.0 and .* of 60 questions"):
+        split(again, 0.0)
+    with pytest.raises(ValueError, match=r"development: 1e-09 of 60 questions .* 0 to choose on"):
+        split(again, 0.25, 1e-9)
 
 
 def test_a_set_that_is_not_there_is_an_error(tmp_path: Path):

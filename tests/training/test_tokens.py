@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from label_sets import labels
 
-from baton.training.tokens import at_recall, harmful_tokens
+from baton.training.tokens import Tally, harmful_tokens
 
 STATE = replace(
     labels(1)[0], prompt_ids=[1, 2], path_ids=[3], step_ends=[1], draft_ids=[10, 11, 12, 13],
@@ -40,18 +40,18 @@ def test_the_targets_tokens_tell_harm_until_the_two_steps_part():
 
 
 def test_the_threshold_is_the_greatest_that_finds_the_share():
-    scores, found = [0.9, 0.8, 0.7, 0.6, 0.1], [1.0, 0.0, 1.0, 0.0, 1.0]
-    assert at_recall(scores, found, 0.3) == (0.9, 0.2)
-    assert at_recall(scores, found, 2 / 3) == (0.7, 0.6)
-    assert at_recall(scores, found, 1.0) == (0.1, 1.0)
-    assert at_recall(scores, [0.0] * 5, 0.9) == (1.0, 0.0)
+    tally = Tally(np.array([0.9, 0.8, 0.7, 0.6, 0.1]), np.array([1.0, 0.0, 1.0, 0.0, 1.0]))
+    assert [tally.threshold(recall) for recall in (0.3, 2 / 3, 1.0)] == [0.9, 0.7, 0.1]
+    assert tally.line(0.5, 0.7) == {"recall": 0.5, "threshold": 0.7, "found": pytest.approx(2 / 3), "fires": 0.6}
+    assert Tally(tally.scores, np.zeros(5)).threshold(0.9) == 1.0
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=40), st.floats(0.01, 1))
 def test_no_higher_threshold_would_do(pairs, recall):
     scores, mass = (np.array(column) for column in zip(*pairs, strict=True))
-    threshold, fires = at_recall(scores, mass, recall)
+    threshold = Tally(scores, mass).threshold(recall)
+    found, fires = Tally(scores, mass).at(threshold)
     if mass.sum():
-        assert mass[scores >= threshold].sum() >= recall * mass.sum() - 1e-6
+        assert found >= recall - 1e-6
         assert mass[scores > threshold].sum() < recall * mass.sum() + 1e-6
         assert fires == pytest.approx(np.mean(scores >= threshold))

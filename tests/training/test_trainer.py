@@ -8,8 +8,12 @@ import pytest
 import torch
 from label_sets import VOCABULARY, labels, write
 
+from baton.scorers.policy import FEATURES, PolicyNet
+from baton.scorers.resident import ResidentHead
 from baton.training.config import StepTraining, Training, check_launch, divide
 from baton.training.examples import Example, Rules, Step, read_examples
+from baton.training.policy import Answer, PolicyTrainer
+from baton.training.resident import HeadTrainer, Seen
 from baton.training.trainer import NO_LABEL, LengthGrouped, class_weights, padded, step_labels
 
 
@@ -48,6 +52,25 @@ def test_labels_are_padded_to_what_the_loss_leaves_out(tmp_path: Path):
     assert found.dtype == torch.float32
     assert int((found != NO_LABEL).sum()) == sum(len(e.steps) for e in examples)
     assert padded([(1, 2, 3), (4,)], 0).tolist() == [[1, 2, 3], [4, 0, 0]]
+
+
+def test_what_weights_are_chosen_by_is_the_loss_that_is_minimised(tmp_path: Path):
+    torch.manual_seed(0)
+    training = Training(output_dir=str(tmp_path), use_cpu=True, report_to=[])
+    values, harms, prices = (0.25, 1.0, 0.5), (0.75, 0.0, 0.4), (0.3, 0.1, 0.2)
+    steps = tuple(Step(n, value, None, n) for n, value in enumerate(values, 1))
+    head, seen = ResidentHead(4, 3), Seen("q", (1, 2, 3), steps, torch.randn(3, 4))
+    policy = PolicyNet(3)
+    answer = Answer("q", (1, 2, 3), steps, (), torch.randn(3, len(FEATURES)), harms, prices)
+    heads = HeadTrainer(model=head, args=training, batch=1, weights=(0.4, 1.7), train_dataset=[seen])
+    policies = PolicyTrainer(model=policy, args=training, batch=1, train_dataset=[answer], price=0.5, temperature=0.1)
+    for parameter in (*head.parameters(), *policy.parameters()):
+        torch.nn.init.normal_(parameter)
+    for trainer, example in ((heads, seen), (policies, answer)):
+        batch = trainer.collate([example])
+        loss = trainer.compute_loss(trainer.model, batch, num_items_in_batch=3)
+        scores = trainer.step_logits(trainer.model, batch).double().sigmoid().tolist()
+        assert trainer.objective([example], scores) == pytest.approx(loss.item(), rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,14 @@ class StepTraining:
         default=False, metadata={"help": "Weight good and bad steps alike. Scores are then no probabilities."}
     )
     held_out: float = field(default=0.1, metadata={"help": "Share of the questions that metrics are measured on."})
+    development: float = field(
+        default=0.1,
+        metadata={"help": "Share of the questions on which the best of the evaluated weights are chosen, and where a "
+                  "token head draws its line; 0 takes the last weights."},
+    )  # fmt: skip
+    patience: int | None = field(
+        default=None, metadata={"help": "Evaluations without a gain on the development questions that end a training."}
+    )
     positive_at: float = field(default=0.5, metadata={"help": "Least label of a good step, in metrics alone."})
     export_dtype: Literal["float32", "bfloat16"] = field(
         default="float32", metadata={"help": "Of the exported checkpoint."}
@@ -76,7 +84,7 @@ class StepTraining:
     def __post_init__(self) -> None:
         for name, low, high in (
             ("batch", 1, None), ("processes", 1, None), ("hidden", 1, None), ("max_length", 2, None),
-            ("held_out", 0, 1),
+            ("held_out", 0, 1), ("development", 0, 1), ("patience", 1, None),
             ("positive_at", 0, 1), ("merge_weight", 0, 1), ("first_error_below", 0, 1),
         ):  # fmt: skip
             value = getattr(self, name)
@@ -88,6 +96,12 @@ class StepTraining:
             known = get_args(hint) if get_origin(hint) is Literal else ()
             if known and getattr(self, name) not in known:
                 raise ValueError(f"{name}: {getattr(self, name)!r} is unknown; use one of {', '.join(known)}")
+        if self.held_out + self.development >= 1:
+            raise ValueError(
+                f"development: {self.development} and held_out: {self.held_out} leave nothing to learn; lower one"
+            )
+        if self.patience is not None and not self.development:
+            raise ValueError("patience: it goes with development questions; set development, or drop patience")
         if self.kind == "resident" and self.strategy not in ("single", "ddp"):
             raise ValueError(
                 f"strategy: {self.strategy} divides weights, and a resident head trains few; use single or ddp"
@@ -135,6 +149,27 @@ def divide(training: Training, batch: int, processes: int) -> None:
     share = batch // processes
     micro = next(n for n in range(min(training.per_device_train_batch_size, share), 0, -1) if share % n == 0)
     training.per_device_train_batch_size, training.gradient_accumulation_steps = micro, share // micro
+
+
+def choose_best(training: Training, asked: StepTraining) -> None:
+    """Has the trainer keep and take the weights that do best on the development questions, if there are any.
+
+    Raises:
+        ValueError: weights would not be evaluated, or not be stored when they are.
+    """
+    if not asked.development:
+        return
+    evaluated, stored = (str(s.value) for s in (training.eval_strategy, training.save_strategy))
+    if evaluated == "no":
+        raise ValueError("eval_strategy: no weights would be chosen among; set epoch or steps, or development: 0")
+    together = evaluated == stored and (evaluated != "steps" or training.save_steps == training.eval_steps)
+    if not together:
+        raise ValueError(
+            f"save_strategy: weights are stored by {stored} and evaluated by {evaluated}; store them when they are "
+            "evaluated, or set development: 0"
+        )
+    training.load_best_model_at_end, training.metric_for_best_model = True, "objective"
+    training.greater_is_better = False
 
 
 def check_launch(training: Training, asked: StepTraining) -> None:

@@ -226,20 +226,21 @@ def train(asked: Eagle3Training, training: Training) -> dict[str, Any]:
     began = time.perf_counter()
     set_seed(training.seed)
     out = Path(training.output_dir or "runs/eagle3")
-    learned, held = split(read_answers(Path(asked.data)), asked.held_out)
+    parts = split(read_answers(Path(asked.data)), asked.held_out)
     target = AutoModelForCausalLM.from_pretrained(located(asked.target, Path()), dtype=torch.float32).eval()
     target.to(training.device)
     head = new_head(target, asked)
     collate = CollateFn(asked.row, target.config.hidden_size, 3, torch.float32, shift_batch)
     trainer = HeadTrainer(
         asked.tokens, model=head, args=training, data_collator=collate,
-        train_dataset=States(target, asked.states, learned), eval_dataset=States(target, asked.states, held),
+        train_dataset=States(target, asked.states, parts.learned),
+        eval_dataset=States(target, asked.states, parts.held_out),
     )  # fmt: skip
     trainer.train(resume_from_checkpoint=get_last_checkpoint(str(out)) if out.is_dir() else None)
     accepted = acceptance(head, trainer.get_eval_dataloader(), asked.tokens)
     report = {
         "model": str(export(head, asked, out / "model")),
-        "learned": len(learned), "held_out": len(held),
+        "learned": len(parts.learned), "held_out": len(parts.held_out),
         "parameters": sum(p.numel() for p in head.parameters() if p.requires_grad),
         "accepted_in_a_row": accepted, "seconds": round(time.perf_counter() - began, 1),
     }  # fmt: skip

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 from baton.training.labels import Label, from_row, stored
 from baton.vocabulary import Vocabulary
@@ -122,21 +122,35 @@ def read_labels(
     return good
 
 
-def split(examples: Sequence[E], share: float) -> tuple[list[E], list[E]]:
-    """Divides examples by question into those to learn and those held out; the same questions for any label and order.
+class Parts(NamedTuple, Generic[E]):
+    """Examples by what they are for. A question is in one part only."""
+
+    learned: list[E]
+    development: list[E]
+    """What is chosen, is chosen on these; empty if nothing is."""
+    held_out: list[E]
+    """What metrics are measured on, once."""
+
+
+def split(examples: Sequence[E], held_out: float, development: float = 0.0) -> Parts[E]:
+    """Divides examples by question; the same questions for any label and order.
 
     Raises:
-        ValueError: one of the two parts is empty.
+        ValueError: a part that is asked for is empty.
     """
-    held = [e for e in examples if _place(e.question) < share]
-    learned = [e for e in examples if _place(e.question) >= share]
-    if not held or not learned:
+    parts: Parts[E] = Parts([], [], [])
+    for example in examples:
+        place = _place(example.question)
+        part = parts.held_out if place < held_out else parts.learned
+        (parts.development if held_out <= place < held_out + development else part).append(example)
+    if not parts.held_out or not parts.learned or (development and not parts.development):
         questions = len({e.question for e in examples})
         raise ValueError(
-            f"held_out: {share} of {questions} questions leaves {len(learned)} examples to learn and {len(held)} held "
-            "out; change it, or label more questions"
+            f"held_out: {held_out} and development: {development} of {questions} questions leave "
+            f"{len(parts.learned)} examples to learn, {len(parts.development)} to choose on and {len(parts.held_out)} "
+            "held out; change them, or label more questions"
         )
-    return learned, held
+    return parts
 
 
 def _place(question: str) -> float:

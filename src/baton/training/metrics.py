@@ -46,11 +46,11 @@ def evaluate(examples: Sequence[Example], scores: Sequence[Sequence[float]], pos
     }
 
 
-def cross_entropy(scores: Array, labels: Array) -> float:
-    """Mean binary cross-entropy in nats."""
+def cross_entropy(scores: Array, labels: Array, weights: tuple[float, float] = (1.0, 1.0)) -> float:
+    """Mean binary cross-entropy in nats; `weights` multiply what good and what bad steps add."""
     # Scores of 0 and 1 are rounded ones.
-    p = np.clip(scores, 1e-7, 1 - 1e-7)
-    return float(-(labels * np.log(p) + (1 - labels) * np.log1p(-p)).mean())
+    p, (good, bad) = np.clip(scores, 1e-7, 1 - 1e-7), weights
+    return float(-(good * labels * np.log(p) + bad * (1 - labels) * np.log1p(-p)).mean())
 
 
 def auc(scores: Array, good: NDArray[np.bool_]) -> float:

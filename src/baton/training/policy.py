@@ -8,6 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor, nn
@@ -157,6 +158,16 @@ class PolicyTrainer(StepTrainer):
         loss = losses.where(known, 0.0).sum() / num_items_in_batch * self.accelerator.num_processes
         return (loss, logits) if return_outputs else loss
 
+    def objective(self, examples: Sequence[Example], scores: Sequence[Sequence[float]]) -> float:
+        """As `StepTrainer.objective`, of the expected loss."""
+        answers = [e for e in examples if isinstance(e, Answer)]
+        keep = np.clip([score for row in scores for score in row], 1e-7, 1 - 1e-7)
+        harms, prices = (np.array([x for row in rows for x in row]) for rows in
+                         ([a.harms for a in answers], [a.prices for a in answers]))  # fmt: skip
+        entropy = -keep * np.log(keep) - (1 - keep) * np.log1p(-keep)
+        losses = keep * harms + (1 - keep) * self.price * prices - self.temperature * entropy
+        return float(losses.mean())
+
     def floating_point_ops(self, inputs: Mapping[str, Any]) -> int:
         """6 a parameter and step."""
         parameters: int = sum(p.numel() for p in self.model.parameters())
@@ -180,18 +191,16 @@ class PolicyJob(Job):
 
     def trainer(self) -> StepTrainer:
         device, asked = self.training.device, self.asked
-        share = (self.training.process_index, self.training.world_size)
         self.head, self.head_about = ResidentHead.load(Path(located(asked.head, Path())))
-        parts: Any = (self.learned, self.held)
-        learned, held = see_answers(self.source, self.model.dtype, device, parts, share, self.head, asked.budget)
+        parts: Any = self.parts
+        seen = see_answers(self.source, self.model.dtype, device, parts, self.share, self.head, asked.budget)
         net = PolicyNet(asked.hidden)
-        net.standardise(torch.cat([answer.features for answer in learned]))
+        net.standardise(torch.cat([answer.features for answer in seen[0]]))
         return PolicyTrainer(
-            model=net, train_dataset=learned, eval_dataset=held, price=asked.price, temperature=asked.temperature,
-            **self.trainer_settings(),
+            model=net, price=asked.price, temperature=asked.temperature, **self.trainer_settings(seen)
         )  # fmt: skip
 
-    def export(self, trainer: StepTrainer, scores: Sequence[Sequence[float]]) -> Path:
+    def export(self, trainer: StepTrainer) -> Path:
         folder = self.out / "model"
         if self.training.process_index == 0:
             net: Any = trainer.accelerator.unwrap_model(trainer.model)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForTokenClassification, AutoTokenizer, set_seed
+from transformers import AutoConfig, AutoModelForTokenClassification, AutoTokenizer, EarlyStoppingCallback, set_seed
 from transformers.trainer_utils import get_last_checkpoint
 
 from baton.calibrate.work import claim
@@ -20,8 +20,8 @@ from baton.config import located
 from baton.records import write_json
 from baton.scorers.resident import About, ResidentHead
 from baton.training import tracking
-from baton.training.config import StepTraining, Training, check_launch, divide
-from baton.training.examples import Example, Examples, Rules, read_examples, split
+from baton.training.config import StepTraining, Training, check_launch, choose_best, divide
+from baton.training.examples import Example, Examples, Parts, Rules, read_examples, split
 from baton.training.export import export, merge_weights, prm_scores
 from baton.training.metrics import harm_curve
 from baton.training.resident import HeadTrainer, head_scores, see
@@ -47,8 +47,7 @@ class Job:
     source: str
     tokenizer: Any
     data: Examples
-    learned: list[Example]
-    held: list[Example]
+    parts: Parts[Example]
 
     @property
     def out(self) -> Path:
@@ -72,15 +71,17 @@ class Job:
         # The recipe says the precision; `accelerate launch` would set it behind the recipe's back.
         training.mixed_precision = "bf16" if training.bf16 else "fp16" if training.fp16 else "no"
         divide(training, asked.batch, asked.processes)
+        choose_best(training, asked)
         source = located(model.model_name_or_path or f"nano:{asked.role}", Path())
         check_model(model)
         tokenizer, data = cls.read(asked, model, training, source)
-        learned, held = split(data.examples, asked.held_out)
-        if len(learned) < asked.batch:
-            raise ValueError(f"batch: {asked.batch} is more than the {len(learned)} examples to learn; lower it")
-        # The longest first: what does not fit the memory shows at once.
-        held.sort(key=lambda example: -len(example.ids))
-        job = cls(asked, model, training, source, tokenizer, data, learned, held)
+        parts = split(data.examples, asked.held_out, asked.development)
+        if (count := len(parts.learned)) < asked.batch:
+            raise ValueError(f"batch: {asked.batch} is more than the {count} examples to learn; lower it")
+        for part in (parts.development, parts.held_out):
+            # The longest first: what does not fit the memory shows at once.
+            part.sort(key=lambda example: -len(example.ids))
+        job = cls(asked, model, training, source, tokenizer, data, parts)
         if training.process_index == 0:
             claim(job.out, job.settings)
         return job
@@ -103,7 +104,7 @@ class Job:
         weights = ("model_name_or_path", "dtype", "use_peft", "lora_r", "lora_alpha", "load_in_4bit", "load_in_8bit")
         optimiser = ("learning_rate", "num_train_epochs", "max_steps", "weight_decay", "warmup_steps", "seed", "bf16")
         theirs = {k: getattr(self.model, k) for k in weights} | {k: getattr(self.training, k) for k in optimiser}
-        return {**ours, **theirs, "schedule": str(self.training.lr_scheduler_type), "examples": len(self.learned)}
+        return {**ours, **theirs, "schedule": str(self.training.lr_scheduler_type), "examples": len(self.parts.learned)}
 
     def run(self) -> dict[str, Any]:
         """Trains, measures and exports; goes on from the last checkpoint in `output_dir`.
@@ -116,9 +117,8 @@ class Job:
         set_seed(self.training.seed)
         trainer = self.trainer()
         trainer.train(resume_from_checkpoint=get_last_checkpoint(str(self.out)))
-        metrics = trainer.evaluate()
-        scores = trainer.held_out_scores()
-        folder = self.export(trainer, scores)
+        scores = trainer.scores_of(trainer.held_out)
+        folder = self.export(trainer)
         report = {
             "model": str(folder),
             "label": self.asked.label,
@@ -127,12 +127,13 @@ class Job:
             "strategy": self.asked.strategy,
             "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
             "seconds": round(time.perf_counter() - began, 1),
-            "held_out": {name.removeprefix("eval_"): value for name, value in metrics.items()},
+            "chosen": trainer.chosen(),
+            "held_out": trainer.metrics(trainer.held_out, scores),
             **self.further(scores),
             "history": trainer.state.log_history,
         }
         if self.training.process_index == 0:
-            report["export_difference"] = self._difference(folder, trainer.eval_dataset, scores)
+            report["export_difference"] = self._difference(folder, trainer.held_out, scores)
             if self.asked.merge_into:
                 writer = Path(located(self.asked.merge_into, Path()))
                 merge_weights(folder, writer, self.out / "merged", self.asked.merge_weight)
@@ -141,28 +142,35 @@ class Job:
         trainer.accelerator.wait_for_everyone()
         return report
 
-    def trainer_settings(self) -> dict[str, Any]:
-        """What every trainer is given."""
+    def trainer_settings(self, seen: Sequence[Sequence[Example]]) -> dict[str, Any]:
+        """What every trainer is given; `seen` are the parts with what the model made of them."""
+        learned, development, held_out = seen
+        patience = self.asked.patience
         return {
             "args": self.training, "batch": self.asked.batch, "positive_at": self.asked.positive_at,
-            "weights": class_weights(self.learned) if self.asked.balance else (1.0, 1.0),
+            "weights": class_weights(self.parts.learned) if self.asked.balance else (1.0, 1.0),
+            "train_dataset": learned, "eval_dataset": development or held_out, "held_out": held_out,
+            "callbacks": None if patience is None else [EarlyStoppingCallback(patience)],
         }  # fmt: skip
 
     def trainer(self) -> StepTrainer:
         """What is trained, and on what."""
-        settings = self.trainer_settings()
         if self.asked.kind == "prm":
             model = build(self.source, self.model, self.training)
-            return StepTrainer(model=model, train_dataset=self.learned, eval_dataset=self.held, **settings)
-        device, share = self.training.device, (self.training.process_index, self.training.world_size)
-        learned, held = see(self.source, self.model.dtype, device, (self.learned, self.held), share)
-        states = torch.cat([example.states for example in learned])
+            return StepTrainer(model=model, **self.trainer_settings(self.parts))
+        seen = see(self.source, self.model.dtype, self.training.device, self.parts, self.share)
+        states = torch.cat([example.states for example in seen[0]])
         head = ResidentHead(states.shape[1], self.asked.hidden)
         head.standardise(states)
-        return HeadTrainer(model=head, train_dataset=learned, eval_dataset=held, **settings)
+        return HeadTrainer(model=head, **self.trainer_settings(seen))
 
-    def export(self, trainer: StepTrainer, scores: Sequence[Sequence[float]]) -> Path:
-        """Writes what was trained; `scores` are those of the held-out examples. Called by every process."""
+    @property
+    def share(self) -> tuple[int, int]:
+        """Which of how many processes this is."""
+        return self.training.process_index, self.training.world_size
+
+    def export(self, trainer: StepTrainer) -> Path:
+        """Writes what was trained. Called by every process."""
         folder = self.out / "model"
         if self.asked.kind == "prm":
             return export(trainer, self.source, self.tokenizer, folder, self.asked.export_dtype)
@@ -188,15 +196,14 @@ class Job:
 
     def further(self, scores: Sequence[Sequence[float]]) -> dict[str, Any]:
         """What the report tells of the held-out scores beside metrics."""
-        return {"harm_curve": harm_curve(self.held, scores)}
+        return {"harm_curve": harm_curve(self.parts.held_out, scores)}
 
     def _counts(self) -> dict[str, Any]:
+        parts = self.parts._asdict()
         return {
-            "learned": len(self.learned),
-            "held_out": len(self.held),
-            "learned_steps": sum(len(e.steps) for e in self.learned),
-            "held_out_steps": sum(len(e.steps) for e in self.held),
-            "tokens": sum(len(e.ids) for e in self.learned),
+            **{name: len(part) for name, part in parts.items()},
+            **{f"{name}_steps": sum(len(e.steps) for e in part) for name, part in parts.items()},
+            "tokens": sum(len(e.ids) for e in self.parts.learned),
             "left_out": dict(self.data.left_out),
         }
 

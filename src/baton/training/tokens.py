@@ -26,6 +26,7 @@ from baton.training import divergence
 from baton.training.config import StepTraining, Training
 from baton.training.examples import Example, Examples, Rules, Step, read_labels
 from baton.training.labels import Label
+from baton.training.metrics import Array
 from baton.training.prm import Job, limit_of, load_tokenizer
 from baton.training.resident import forwards, shared_out
 from baton.training.trainer import StepTrainer, padded, step_labels
@@ -223,9 +224,9 @@ class TokenTrainer(StepTrainer):
         logits: Tensor = model(inputs["numbers"], inputs["tokens"])
         return logits
 
-    def measure(self, outcome: Any) -> dict[str, float]:
-        """As `StepTrainer.measure`; harm is told by tokens here, and not what accepting steps costs."""
-        return {k: v for k, v in super().measure(outcome).items() if k != "harm_against_random"}
+    def metrics(self, examples: Sequence[Example], scores: Sequence[Sequence[float]]) -> dict[str, float]:
+        """As `StepTrainer.metrics`; harm is told by tokens here, and not what accepting steps costs."""
+        return {k: v for k, v in super().metrics(examples, scores).items() if k != "harm_against_random"}
 
     def floating_point_ops(self, inputs: Mapping[str, Any]) -> int:
         """6 a parameter and token."""
@@ -244,10 +245,9 @@ class TokenJob(Job):
 
     def trainer(self) -> StepTrainer:
         asked, device = self.asked, self.training.device
-        share = (self.training.process_index, self.training.world_size)
         state, top = asked.inputs != "logits", 0 if asked.inputs == "state" else asked.top
-        parts: Any = (self.learned, self.held)
-        learned, held = see_tokens(self.source, self.model.dtype, device, parts, share, state, top)
+        parts: Any = self.parts
+        seen = see_tokens(self.source, self.model.dtype, device, parts, self.share, state, top)
         table = self._table() if asked.inputs == "all" else None
         width = int(AutoConfig.from_pretrained(self.source).get_text_config().hidden_size)
         self.about = TokenAbout(
@@ -256,19 +256,23 @@ class TokenJob(Job):
             0 if table is None else int(table.shape[1]), asked.hidden, asked.blocks, self.says, math.nan, "",
         )  # fmt: skip
         head = TokenHead(self.about, table, asked.dropout)
-        head.standardise(torch.cat([example.numbers for example in learned]))
-        return TokenTrainer(model=head, train_dataset=learned, eval_dataset=held, **self.trainer_settings())
+        head.standardise(torch.cat([example.numbers for example in seen[0]]))
+        return TokenTrainer(model=head, **self.trainer_settings(seen))
 
     def _table(self) -> Tensor:
         model: Any = AutoModelForCausalLM.from_pretrained(self.source, dtype=self.model.dtype, use_safetensors=True)
         weights: Tensor = model.get_input_embeddings().weight.detach()
         return weights.clone()
 
-    def export(self, trainer: StepTrainer, scores: Sequence[Sequence[float]]) -> Path:
+    def export(self, trainer: StepTrainer) -> Path:
         folder = self.out / "model"
-        labels = [step.label for example in self.held for step in example.steps]
-        threshold, found = at_recall([s for row in scores for s in row], labels, self.asked.recall)
-        chosen = f"finds {self.asked.recall:.0%} of the held-out tokens, fires at {found:.1%} of all"
+        # Drawn on the development questions; on those held out if there are no others.
+        drawn_on: Any = trainer.eval_dataset
+        self.drawn = Tally.of(drawn_on, trainer.scores_of(drawn_on))
+        threshold = self.drawn.threshold(self.asked.recall)
+        found, fires = self.drawn.at(threshold)
+        where = "development" if self.parts.development else "held-out"
+        chosen = f"finds {found:.0%} of the {where} tokens, fires at {fires:.1%} of all"
         if self.training.process_index == 0:
             head: Any = trainer.accelerator.unwrap_model(trainer.model)
             head.save(folder, replace(self.about, threshold=threshold, chosen=chosen))
@@ -284,22 +288,45 @@ class TokenJob(Job):
         ]
 
     def further(self, scores: Sequence[Sequence[float]]) -> dict[str, Any]:
-        labels = [step.label for example in self.held for step in example.steps]
-        flat = [s for row in scores for s in row]
-        return {"recalls": [{"recall": r, **dict(zip(("threshold", "fires"), at_recall(flat, labels, r), strict=True))}
-                            for r in (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)]}  # fmt: skip
+        held_out = Tally.of(self.parts.held_out, scores)
+        return {"recalls": [held_out.line(recall, self.drawn.threshold(recall)) for recall in RECALLS]}
 
 
-def at_recall(scores: Sequence[float], labels: Sequence[float], recall: float) -> tuple[float, float]:
-    """The greatest threshold at which at least `recall` of the labelled mass is found, and the share of tokens that
-    reach it. R2R chooses it so, on the questions that also ended its training."""
-    order = np.argsort(-np.asarray(scores), kind="stable")
-    found = np.cumsum(np.asarray(labels, float)[order])
-    if not found[-1]:
-        return 1.0, 0.0
-    last = int(np.searchsorted(found, recall * found[-1] - 1e-9))
-    threshold = float(np.asarray(scores)[order[last]])
-    return threshold, float(np.mean(np.asarray(scores) >= threshold))
+RECALLS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
+"""For which a report tells where the line is drawn, and what it comes to on the held-out questions."""
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Scores `[tokens]` and labels of the same tokens."""
+
+    scores: Array
+    labels: Array
+
+    @classmethod
+    def of(cls, examples: Sequence[Example], scores: Sequence[Sequence[float]]) -> Tally:
+        labels = [step.label for example in examples for step in example.steps]
+        return cls(np.array([s for row in scores for s in row]), np.array(labels))
+
+    def threshold(self, recall: float) -> float:
+        """The greatest one at which at least `recall` of the labelled mass is found. R2R chooses it so, on the
+        questions that also ended its training."""
+        order = np.argsort(-self.scores, kind="stable")
+        found = np.cumsum(self.labels[order])
+        if not found[-1]:
+            return 1.0
+        return float(self.scores[order[int(np.searchsorted(found, recall * found[-1] * (1 - 1e-9)))]])
+
+    def at(self, threshold: float) -> tuple[float, float]:
+        """The share of the labelled mass that is found at a threshold, and of tokens that reach it."""
+        fires = self.scores >= threshold
+        mass = float(self.labels.sum())
+        return float(self.labels[fires].sum()) / mass if mass else 0.0, float(fires.mean())
+
+    def line(self, recall: float, threshold: float) -> dict[str, float]:
+        """What a threshold that was chosen for a recall comes to here."""
+        found, fires = self.at(threshold)
+        return {"recall": recall, "threshold": threshold, "found": found, "fires": fires}
 
 
 class TokenRouterJob(TokenJob):

@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Sampler
-from transformers import EvalPrediction, Trainer
+from transformers import Trainer
 
 from baton.training.examples import Example
-from baton.training.metrics import curve_area, evaluate, harm_curve
+from baton.training.metrics import cross_entropy, curve_area, evaluate, harm_curve
 
 NO_LABEL = -100.0
 """Stands where an example has fewer steps than the longest of its batch."""
@@ -32,14 +32,18 @@ class StepTrainer(Trainer):
         batch: examples of an optimiser step, over all processes.
         weights: what the loss of a good and of a bad step is multiplied by.
         positive_at: least label of a step that counts as good in metrics.
+        held_out: examples that the finished weights are measured on.
         keywords: as for `Trainer`; its datasets are lists of `Example`.
     """
 
+    compute_metrics: Any
+
     def __init__(
-        self, *, batch: int, weights: tuple[float, float] = (1.0, 1.0), positive_at: float = 0.5, **keywords: Any
+        self, *, batch: int, weights: tuple[float, float] = (1.0, 1.0), positive_at: float = 0.5,
+        held_out: Sequence[Example] = (), **keywords: Any,
     ):  # fmt: skip
-        self.batch, self.weights, self.positive_at = batch, weights, positive_at
-        super().__init__(data_collator=self.collate, compute_metrics=self.measure, **keywords)
+        self.batch, self.weights, self.positive_at, self.held_out = batch, weights, positive_at, held_out
+        super().__init__(data_collator=self.collate, **keywords)
         # The loss is divided by the steps of the global batch here, and by nothing else.
         self.loss_is_scaled_for_ga = True
         self.model_accepts_loss_kwargs = True
@@ -83,16 +87,42 @@ class StepTrainer(Trainer):
             logits = self.step_logits(model, inputs)
         return None, logits, inputs["labels"]
 
-    def measure(self, outcome: EvalPrediction) -> dict[str, float]:
-        """Metrics of the held-out examples, and `harm_against_random`, which is below 0 if scores know of harm."""
-        examples: Sequence[Example] = self.eval_dataset
-        scores = step_scores(outcome)
-        curve = harm_curve(examples, scores)
-        return {**evaluate(examples, scores, self.positive_at), "harm_against_random": curve_area(curve)}
+    def evaluate(self, *given: Any, **keywords: Any) -> dict[str, float]:
+        """As `Trainer.evaluate`, of `eval_dataset` with `metrics`."""
+        self.compute_metrics = lambda outcome: self.metrics(self.eval_dataset, step_scores(outcome))
+        try:
+            found: dict[str, float] = super().evaluate(*given, **keywords)
+        finally:
+            self.compute_metrics = None
+        return found
 
-    def held_out_scores(self) -> list[list[float]]:
-        """Scores of the held-out examples, on every process."""
-        return step_scores(self.predict(self.eval_dataset))
+    def metrics(self, examples: Sequence[Example], scores: Sequence[Sequence[float]]) -> dict[str, float]:
+        """What `evaluate` tells, `objective`, and `harm_against_random`, which is below 0 if scores know of harm."""
+        return {
+            **evaluate(examples, scores, self.positive_at),
+            "objective": self.objective(examples, scores),
+            "harm_against_random": curve_area(harm_curve(examples, scores)),
+        }
+
+    def objective(self, examples: Sequence[Example], scores: Sequence[Sequence[float]]) -> float:
+        """What the training minimises, as the mean over steps: by it weights are chosen."""
+        flat = np.array([score for row in scores for score in row])
+        labels = np.array([step.label for example in examples for step in example.steps])
+        return cross_entropy(flat, labels, self.weights)
+
+    def scores_of(self, examples: Sequence[Example]) -> list[list[float]]:
+        """Scores of examples, on every process."""
+        return step_scores(self.predict(examples))
+
+    def chosen(self) -> dict[str, float] | None:
+        """Which of the evaluated weights are the best by `objective`, and so were taken; None if the last ones were."""
+        if not self.args.load_best_model_at_end or self.state.best_metric is None:
+            return None
+        at = next(
+            line for line in self.state.log_history
+            if line["step"] == self.state.best_global_step and "eval_objective" in line
+        )  # fmt: skip
+        return {"step": at["step"], "epoch": at["epoch"], "objective": self.state.best_metric}
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
         lengths = [len(example.ids) for example in self.train_dataset]

@@ -46,28 +46,27 @@ class VerifierJob(Job):
         return tokenizer, found
 
     def trainer(self) -> StepTrainer:
-        learned, held = (self._see(part) for part in (self.learned, self.held))
-        states = torch.cat([example.states for example in learned])
+        seen = [self._see(part) for part in self.parts]
+        states = torch.cat([example.states for example in seen[0]])
         self.width = states.shape[1] // 2
         head = EquivalenceHead(self.width, self.asked.hidden)
         head.standardise(states)
-        return HeadTrainer(model=head, train_dataset=learned, eval_dataset=held, **self.trainer_settings())
+        return HeadTrainer(model=head, **self.trainer_settings(seen))
 
     def _see(self, examples: Sequence[Example]) -> list[Seen]:
         """Examples with the states at the ends of both versions, `[1, 2 * width]`."""
-        share = (self.training.process_index, self.training.world_size)
         others = [
             Example(e.question, e.other, (Step(len(e.other), 0.0, None, 0),))
             for e in examples
             if isinstance(e, Versions)
         ]
-        ours, theirs = see(self.source, self.model.dtype, self.training.device, (examples, others), share)
+        ours, theirs = see(self.source, self.model.dtype, self.training.device, (examples, others), self.share)
         return [
             Seen(a.question, a.ids, a.steps, torch.cat((a.states, b.states), -1))
             for a, b in zip(ours, theirs, strict=True)
         ]
 
-    def export(self, trainer: StepTrainer, scores: Sequence[Sequence[float]]) -> Path:
+    def export(self, trainer: StepTrainer) -> Path:
         folder = self.out / "model"
         if self.training.process_index == 0:
             head: Any = trainer.accelerator.unwrap_model(trainer.model)
