@@ -83,7 +83,14 @@ class Pair:
         for engine in self.engines.values():
             engine.forget()
 
+    async def __aenter__(self) -> Pair:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
     async def close(self) -> None:
+        """Frees what the engines and scorers hold; `async with` does it at its end."""
         await asyncio.gather(*(scorer.close() for scorer in self.scorers.values()))
         await asyncio.gather(*(engine.close() for engine in self.engines.values()))
 

@@ -8,7 +8,7 @@ from baton.config.head_to_head import BudgetConfig, HeadToHeadConfig, MemoryBudg
 from baton.config.labels import LabelRecipe, load_divergence_recipe, load_label_recipe
 from baton.config.load import LoadConfig, LoadPointConfig, SloConfig
 from baton.config.model import ModelConfig, located
-from baton.config.pair import NANO_PAIR, PairConfig, cue_profile, load_pair
+from baton.config.pair import NANO_PAIR, PairConfig, cue_profile, load_pair, pair_folder
 from baton.config.recipe import Recipe, RecipeConfig, load_recipe, recipe_options
 from baton.config.routers import PointConfig, PolicyConfig, RouterConfig
 from baton.config.scorers import (
@@ -72,6 +72,7 @@ __all__ = [
     "load_pair",
     "load_recipe",
     "located",
+    "pair_folder",
     "pair_options",
     "read_yaml",
     "recipe_options",

@@ -79,6 +79,11 @@ def load_pair(path: str | Path) -> PairConfig:
     return validate(PairConfig, read_yaml(Path(path)), str(path))
 
 
+def pair_folder(path: str | Path) -> Path:
+    """The folder that the relative paths of a pair's YAML start from; of `nano` the working folder."""
+    return Path.cwd() if str(path) == "nano" else Path(path).resolve().parent
+
+
 def cue_profile(config: PairConfig, base: Path) -> Path | None:
     """Path of the pair's cue profile, if it has one. `base` is the folder of the pair's YAML."""
     if config.cues is None:

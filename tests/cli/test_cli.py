@@ -66,7 +66,7 @@ def test_the_command_compares_every_arm_of_a_recipe() -> None:
 
 
 def test_the_command_finds_a_router_in_the_working_folder(folder, monkeypatch, capsys) -> None:
-    page = (Path(__file__).parents[1] / "docs" / "add-a-router.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "add-a-router.md").read_text()
     (folder / "turns_here.py").write_text(page.split("```python\n")[1].split("```")[0])
     monkeypatch.setattr(sys, "path", [place for place in sys.path if place])
     monkeypatch.setattr(sys, "argv", ["baton", "run", QUESTION, "--router", "turns_here:Turns", "--knob", "stps=2"])

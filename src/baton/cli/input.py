@@ -1,0 +1,121 @@
+"""What a user gives on the command line, read and checked."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from baton.bench.tasks import Question
+    from baton.config import PairConfig, TaskConfig
+    from baton.generation import Options
+
+
+TaskOption = Annotated[
+    str | None,
+    typer.Option("--task", help="A benchmark (`baton tasks`), or a JSONL or Parquet file; nano's if left out."),
+]
+
+
+PairOption = Annotated[str, typer.Option("--pair", help="`nano` (shipped with Baton) or the path of a pair.yaml.")]
+
+
+@contextmanager
+def checked() -> Iterator[None]:
+    """Turns what is wrong with the input into one line and exit code 2; anything else is a defect and shows itself."""
+    from transformers.utils import logging
+
+    from baton.engines.base import EngineError
+    from baton.generation import RouterError
+
+    # Bars of weights being loaded would stand between the command and its answer.
+    logging.disable_progress_bar()
+
+    try:
+        yield
+    except ValueError as error:
+        print(f"baton: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
+    except OSError as error:
+        # Of a path that was given; anything else is no input.
+        if error.filename is None:
+            raise
+        path = error.filename2 or error.filename
+        print(f"baton: {path}: {(error.strerror or str(error)).lower()}; check the path", file=sys.stderr)
+        raise typer.Exit(2) from None
+    except (EngineError, RouterError) as error:
+        print(f"baton: {type(error).__name__}: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        print("baton: interrupted", file=sys.stderr)
+        raise typer.Exit(130) from None
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Tells whoever interrupts the work that it is not lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("stopped: the same command goes on from here", file=sys.stderr)
+        raise
+
+
+def knobs_of(pairs: list[str]) -> dict[str, Any]:
+    """`name=value` options as knobs; values are read as YAML (`0.5`, `true`, `[a, b]`)."""
+    import yaml
+
+    knobs = {}
+    for item in pairs:
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise ValueError(f"--knob: {item!r} has no value; write name=value")
+        try:
+            knobs[name] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise ValueError(f"--knob: {item!r} has no value that is YAML; quote it, or close its brackets") from None
+    return knobs
+
+
+def numbers(name: str, text: str | None) -> list[float]:
+    """The numbers in an option's text, separated by commas; `name` is the option that errors name."""
+    try:
+        return [float(part) for part in (text or "").split(",") if part.strip()]
+    except ValueError:
+        raise ValueError(f"{name}: {text!r} is no list of numbers; write 0.3,0.5") from None
+
+
+def changed(options: Options, temperature: float | None, max_tokens: int | None) -> Options:
+    """`options` with what the command line puts in place of the pair's."""
+    if temperature is not None:
+        options = replace(options, sampling=replace(options.sampling, temperature=temperature))
+    if max_tokens is not None:
+        options = replace(options, budget=options.budget.resized(max_tokens))
+    return options
+
+
+def task_of(named: str | None, pair: PairConfig) -> TaskConfig:
+    """The task that an option names: a benchmark, or a file of questions."""
+    from baton.config import TaskConfig, validate
+
+    if named is None:
+        return TaskConfig()
+    is_file = Path(named).suffix != ""
+    data = {"name": Path(named).stem, "path": str(Path(named).resolve())} if is_file else {"name": named}
+    task = validate(TaskConfig, data, "--task")
+    task.check_scorers(pair.scorers)
+    return task
+
+
+def calibration_questions(named: str | None, task: TaskConfig, count: int) -> tuple[str, list[Question]]:
+    """What the questions are called in results, and the first `count` of them."""
+    from baton.bench.tasks import load
+
+    questions = load(task, "calibration", Path.cwd(), count)
+    return named if named is not None and task.path else "calibration", questions
