@@ -4,8 +4,9 @@ The models have the shapes of published ones and no weights. Who writes how many
 every run relays the same way. For each number of answers at once there is a warm-up, then the three arms take turns,
 three times over; a ratio compares two arms of one turn, and the median of the three is reported. Single requests show
 where the time of a cut goes (`probes` in the results), and the draft alone and beside the target how far the steps of
-both overlap. Whatever is measured is appended to the results as it ends: the same command goes on where an interrupted
-one stopped.
+both overlap. With `--follow` the router `load-aware` follows the schedule, in place of the cut target; `--of-capacity`
+adds open loops, at shares of the answers a second that the target gives under the highest load. Whatever is measured is
+appended to the results as it ends: the same command goes on where an interrupted one stopped.
 
     python scripts/bench_relay.py --out benchmarks/relay/h200.json
     python scripts/bench_relay.py --out benchmarks/relay/h200-mps.json --mps --graphs full
