@@ -294,7 +294,7 @@ BROKEN = ["", "{", "[]", "null", '"x"', '{"n": NaN}', '{"n": ' + "9" * 5000 + "}
 
 @pytest.mark.parametrize("body", BROKEN)
 def test_a_broken_body_is_told_what_it_is(server: Served, body: str) -> None:
-    headers = {"content-type": "application/json"}
+    headers = {**server.headers, "content-type": "application/json"}
     for path in ("/v1/chat/completions", "/v1/completions"):
         reply = httpx.post(server.url + path, content=body, headers=headers)
         assert reply.status_code == 400, reply.text
@@ -303,7 +303,7 @@ def test_a_broken_body_is_told_what_it_is(server: Served, body: str) -> None:
 
 def test_the_events_are_those_of_the_interface(server: Served) -> None:
     body = {"model": "nano:target", "messages": ASKED, "max_tokens": 4, "stream": True}
-    with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=body) as reply:
+    with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=body, headers=server.headers) as reply:
         assert reply.headers["content-type"].startswith("text/event-stream")
         lines = [line for line in reply.iter_lines() if line]
     assert lines[-1] == "data: [DONE]"

@@ -7,7 +7,8 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -58,13 +59,16 @@ class Relay:
         self.folder, self.ports = folder, {role: free_port() for role in ("target", "draft")}
         self.models: dict[str, ExitStack] = {}
         self.served: dict[str, Served] = {}
-        for role in self.ports:
-            self.start(role)
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(self.start, self.ports))
+        self._own = ExitStack()
+        self.front = self._own.enter_context(self.front_at(folder, "--helper-silence", "1", "--engine-silence", "20"))
+
+    def front_at(self, folder: Path, *options: str) -> AbstractContextManager[Served]:
+        """A server of the pair, with the judge in its folder."""
         (folder / "judge_of_mine.py").write_text(JUDGE)
         (folder / "pair.yaml").write_text(yaml.safe_dump(self.pair()))
-        self._own = ExitStack()
-        options = ("--helper-silence", "1", "--engine-silence", "20", "--router", "relaygen")
-        self.front = self._own.enter_context(serving(folder, *options, pair="pair.yaml"))
+        return serving(folder, *options, "--router", "relaygen", pair="pair.yaml")
 
     def pair(self) -> dict[str, Any]:
         pair: dict[str, Any] = {"name": "p", "cues": "nano:cues", "budget": {"tokens": 768, "answer_reserve": 64}}
@@ -184,20 +188,34 @@ def test_a_judge_that_hangs_is_given_up(relay: Relay) -> None:
     assert front.metric("baton_part_up", part="judge") == 1
 
 
-def test_a_target_that_is_only_silent_counts_as_dead(tmp_path: Path, relay: Relay) -> None:
-    (tmp_path / "pair.yaml").write_text(yaml.safe_dump(relay.pair()))
-    (tmp_path / "judge_of_mine.py").write_text(JUDGE)
-    with serving(tmp_path, "--engine-silence", "1.5", pair="pair.yaml") as front:
-        assert wrote_draft(front) > 0
-        process = _process(relay, "target")
-        process.send_signal(signal.SIGSTOP)
-        try:
-            refused = front.post(CHAT, model="p", messages=QUESTION)
-            assert refused.status_code == 503
-            assert front.get("/health").json()["status"] == "dead"
-        finally:
-            process.send_signal(signal.SIGCONT)
-        until(lambda: front.get("/health").json()["status"] == "ok")
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory: pytest.TempPathFactory, relay: Relay) -> Iterator[Served]:
+    """A second server of the same models, which takes a silence of a second and a half for death."""
+    folder = tmp_path_factory.mktemp("impatient")
+    with relay.front_at(folder, "--engine-silence", "1.5") as front:
+        yield front
+
+
+def test_a_server_that_refuses_one_request_is_not_taken_for_dead(impatient: Served) -> None:
+    # How much a model holds is not known before it was asked for something: the first one that is too much is sent on.
+    refused = impatient.post(CHAT, model="p", messages=QUESTION, max_tokens=2040)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
+    assert "127.0.0.1" not in refused.text
+    assert impatient.post(CHAT, model="p", messages=QUESTION, max_tokens=4).status_code == 200
+    assert impatient.metric("baton_part_deaths_total") == 0
+
+
+def test_a_target_that_is_only_silent_counts_as_dead(impatient: Served, relay: Relay) -> None:
+    assert wrote_draft(impatient) > 0
+    process = relay.served["target"].process
+    process.send_signal(signal.SIGSTOP)
+    try:
+        refused = impatient.post(CHAT, model="p", messages=QUESTION)
+        assert refused.status_code == 503
+        assert impatient.get("/health").json()["status"] == "dead"
+    finally:
+        process.send_signal(signal.SIGCONT)
+    until(lambda: impatient.get("/health").json()["status"] == "ok")
 
 
 @pytest.fixture(scope="module")
@@ -241,20 +259,6 @@ def test_a_text_that_outgrows_what_a_model_holds_is_told_and_harms_nobody_else(f
     assert_as_before(frail)
 
 
-def test_a_server_that_refuses_one_request_is_not_taken_for_dead(relay: Relay, tmp_path: Path) -> None:
-    pair = relay.pair()
-    # What its servers' models hold is not known before they were asked, so that this is sent to them.
-    pair["budget"] = {"tokens": 2040}
-    (tmp_path / "pair.yaml").write_text(yaml.safe_dump(pair))
-    (tmp_path / "judge_of_mine.py").write_text(JUDGE)
-    with serving(tmp_path, "--router", "target", pair="pair.yaml") as front:
-        refused = front.post(CHAT, model="p", messages=QUESTION)
-        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
-        assert "127.0.0.1" not in refused.text
-        assert front.post(CHAT, model="p", messages=QUESTION, max_tokens=4).status_code == 200
-        assert front.metric("baton_part_deaths_total") == 0
-
-
 def assert_as_before(server: Served) -> None:
     """The next request is answered, and nothing is left of those before."""
     assert server.post("/v1/completions", model="p:target", prompt="The", max_tokens=4).status_code == 200
@@ -262,7 +266,3 @@ def assert_as_before(server: Served) -> None:
     server.wait("baton_open_requests", 0)
     server.wait("baton_engine_requests", 0)
     assert server.metric("baton_slots_taken") == 0
-
-
-def _process(relay: Relay, role: str) -> Any:
-    return relay.served[role].process

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from processes import ROOT, Served, serving
+from processes import ROOT, Served
 
 from browsers import chromium
 
@@ -25,14 +25,6 @@ pytestmark = pytest.mark.serve
 QUESTION = [{"role": "user", "content": "Ada has 3 boxes of 24 pens and sells 17. How many pens are left?"}]
 SCREENSHOT = "BATON_SCREENSHOT"
 """Where the page's picture goes, if it is wanted."""
-
-
-@pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A server whose page shows texts, with a key."""
-    folder = tmp_path_factory.mktemp("shown")
-    with serving(folder, "--show-text", "--key-env", "KEY", key="open", variables={"KEY": "open"}) as served:
-        yield served
 
 
 class Traffic:
@@ -63,19 +55,19 @@ def browser() -> Iterator[Any]:
         yield opened
 
 
-def test_the_live_page_shows_both_writers(shown: Served, browser: Any) -> None:
+def test_the_live_page_shows_both_writers(server: Served, browser: Any) -> None:
     said: list[str] = []
     page = browser.new_page(viewport={"width": 900, "height": 1000})
     page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: said.append(str(error)))
-    page.goto(shown.url)
+    page.goto(server.url)
     # Without the key there is nothing to see.
     page.wait_for_selector("#ask", state="visible")
     assert page.locator(".answer").count() == 0
     said.clear()
     page.fill("#secret", "open")
     page.click("#ask button")
-    with Traffic(shown, "nano:relaygen", "nano:target", "nano:rsd@0.9"):
+    with Traffic(server, "nano:relaygen", "nano:target", "nano:rsd@0.9"):
         page.wait_for_selector("#running .bar .target", timeout=60_000)
         page.wait_for_selector("#finished .bar .draft", timeout=60_000)
         figures = dict(zip(page.locator("dt").all_inner_texts(), page.locator("dd").all_inner_texts(), strict=True))
@@ -94,12 +86,12 @@ def test_the_live_page_shows_both_writers(shown: Served, browser: Any) -> None:
     page.close()
 
 
-def test_a_text_is_shown_as_text(shown: Served, browser: Any) -> None:
+def test_a_text_is_shown_as_text(server: Served, browser: Any) -> None:
     page = browser.new_page()
     page.add_init_script("sessionStorage.setItem('key', 'open')")
     evil = "<img src=x onerror=\"document.title='caught'\">"
     page.route("**/live", lambda route: route.fulfill(json=_view(evil)))
-    page.goto(shown.url)
+    page.goto(server.url)
     page.wait_for_selector("#finished .text")
     assert evil in page.locator("#finished .text").inner_text()
     assert page.title() == "Baton"
@@ -123,7 +115,9 @@ def prometheus(server: Served, tmp_path: Path) -> Iterator[str]:
     if program is None:
         pytest.skip("there is no prometheus; install the system's package")
     target = server.url.removeprefix("http://")
-    scraped = {"job_name": "baton", "static_configs": [{"targets": [target]}]}
+    scraped = {
+        "job_name": "baton", "authorization": {"credentials": server.key}, "static_configs": [{"targets": [target]}]
+    }  # fmt: skip
     config = {"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "scrape_configs": [scraped]}
     (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
     address = "127.0.0.1:19095"
@@ -186,8 +180,8 @@ def test_only_what_is_undecided_is_held_back(server: Served) -> None:
 # The chat -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_conversation_in_a_terminal(shown: Served) -> None:
-    command = [sys.executable, "-m", "baton.cli", "chat", shown.url, "--key-env", "KEY"]
+def test_a_conversation_in_a_terminal(server: Served) -> None:
+    command = [sys.executable, "-m", "baton.cli", "chat", server.url, "--key-env", "KEY"]
     typed = f"{QUESTION[0]['content']}\n/router target\nAre you sure?\n/think\n/router nothing\nSo?\n/quit\n"
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "KEY": "open"}
     done = subprocess.run(command, input=typed, capture_output=True, text=True, env=environment, check=True)

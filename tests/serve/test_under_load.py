@@ -232,18 +232,20 @@ def test_neither_errors_nor_the_log_give_away_what_is_inside(small: Served) -> N
         assert "secret" not in text
 
 
-def test_ends_in_order(tmp_path_factory: pytest.TempPathFactory) -> None:
-    with serving(tmp_path_factory.mktemp("ending")) as server:
-        reader = Reader(server, max_tokens=300)
-        assert reader.begun.wait(60)
-        server.process.terminate()
-        end = time.monotonic() + 10
-        while (health := server.get("/health")).json()["status"] != "draining":
-            assert time.monotonic() < end
-        assert health.status_code == 503
-        late = server.post(PATH, **SHORT)
-        assert (late.status_code, late.json()["error"]["code"]) == (503, "draining")
-        assert "retry-after" in late.headers
-        reader.join(60)
-        assert reader.events[-1] == "data: [DONE]"
-        assert server.process.wait(30) == 0
+# The end: no test of this file may follow, for the server is gone -----------------------------------------------------
+
+
+def test_a_server_told_to_end_answers_what_is_under_way(idle: Served) -> None:
+    reader = Reader(idle, max_tokens=300)
+    assert reader.begun.wait(60)
+    idle.process.terminate()
+    end = time.monotonic() + 10
+    while (health := idle.get("/health")).json()["status"] != "draining":
+        assert time.monotonic() < end
+    assert health.status_code == 503
+    late = idle.post(PATH, **SHORT)
+    assert (late.status_code, late.json()["error"]["code"]) == (503, "draining")
+    assert "retry-after" in late.headers
+    reader.join(60)
+    assert reader.events[-1] == "data: [DONE]"
+    assert idle.process.wait(30) == 0

@@ -70,7 +70,7 @@ class Live:
             "id": f"{job.number}.{choice.index}",
             "router": job.wanted.router.name,
             "seconds": now - job.arrived,
-            "tokens": choice.trace.tokens(),
+            "tokens": choice.trace.tokens() if choice.over else choice.written,
             "alone": choice.missing,
             "stretches": self._stretches(choice.trace),
         }
