@@ -3,9 +3,11 @@
 python scripts/serve_overhead.py --rounds 30 --out overhead.json
 python scripts/serve_overhead.py --pair recipes/qwen3-32b-1.7b/simulated.yaml --pad 1000 --tokens 96 --out overhead.json
 
-The pair is loaded twice, here and in a server. Each question is answered by both, one after the other, in turns that
-begin with each equally often; the medians are of the paired answers. `cpu_s` is the processor time of an answer: what
-the server adds to it does not depend on what else the machine does.
+The pair is loaded once, and served by this process; the reader is another. Each question is answered through the server
+and without it, one after the other, in turns that begin with each equally often; the medians are of the paired answers.
+Times need a machine that does nothing else, its other cores included. `loop_s` does not: it is the processor time that
+the event loop took for an answer (an embedded model computes in a thread of its own), so `added` is the longest that
+the server can have delayed it.
 """
 
 from __future__ import annotations
@@ -14,34 +16,60 @@ import argparse
 import asyncio
 import json
 import os
-import tempfile
+import socket
 import time
-from collections.abc import AsyncIterator
-from dataclasses import replace
-from itertools import islice
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 import numpy as np
 
-from baton.config import PolicyConfig, load_pair, pair_options
+from baton.bench.load import uncollected
+from baton.config import PolicyConfig, load_pair
 from baton.generation import Options, generate
 from baton.nano.problems import load
 from baton.pair import Pair
-from baton.serve.catalogue import Catalogue
+from baton.serve.app import Server
+from baton.serve.command import bound, listener, made
+from baton.serve.settings import ServeSettings
 from baton.serve.text import Text
 from baton.trace import Segment
-from soak_serve import PATH, start
+from soak_serve import PATH
 
 WARM_UP = 2
 """Questions of a router before those that count."""
-Times = tuple[float, float, int]
-"""Seconds to the first text, seconds a token after it, tokens."""
 
 
-async def alone(pair: Pair, router: Any, question: str, options: Options) -> Times:
-    begun, at, reader = time.perf_counter(), list[float](), Text(chat=True, stops=())
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One answer: seconds to the first text and a token after it, tokens, and its event loop's processor time."""
+
+    first_text_s: float
+    token_s: float
+    tokens: int
+    loop_s: float
+
+    @property
+    def seconds(self) -> float:
+        return self.first_text_s + self.token_s * (self.tokens - 1)
+
+
+def timed(begun: float, at: Sequence[float], tokens: int, loop: float) -> Timed:
+    return Timed(at[0] - begun, (at[-1] - at[0]) / (tokens - 1), tokens, loop)
+
+
+def loop_s() -> float:
+    """Processor time of this process's first thread, in which its event loop runs."""
+    return int(Path(f"/proc/{os.getpid()}/task/{os.getpid()}/schedstat").read_text().split()[0]) / 1e9
+
+
+async def alone(pair: Pair, router: Any, question: str, options: Options) -> Timed:
+    before, begun, at, reader = loop_s(), time.perf_counter(), list[float](), Text(chat=True, stops=())
 
     def show(segment: Segment, text: str, shown: int) -> None:
         # The marks around the thinking are no text of a chat.
@@ -49,101 +77,94 @@ async def alone(pair: Pair, router: Any, question: str, options: Options) -> Tim
             at.append(time.perf_counter())
 
     trace = await generate(pair, router, question, options=options, on_text=show)
-    tokens = trace.tokens()
-    return at[0] - begun, (at[-1] - at[0]) / (tokens - 1), tokens
+    return timed(begun, at, trace.tokens(), loop_s() - before)
 
 
-class Reader:
-    """A client on one connection that looks at the bytes alone: what a library makes of them is no cost of a server."""
+def read(port: int, body: dict[str, Any]) -> tuple[float, list[float], int]:
+    """What a reader sees of a streamed chat: when it asked, when each text came, and how many tokens there were.
 
-    def __init__(self, url: str):
-        self._host, _, port = url.removeprefix("http://").partition(":")
-        self._port = int(port)
-
-    async def __aenter__(self) -> Reader:
-        self._read, self._write = await asyncio.open_connection(self._host, self._port)
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        self._write.close()
-
-    async def events(self, body: dict[str, Any]) -> AsyncIterator[bytes]:
-        """The events of a streamed chat, up to its end.
-
-        Raises:
-            RuntimeError: there is no stream.
-        """
-        data = json.dumps(body).encode()
-        fields = f"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(data)}"
-        self._write.write(f"POST {PATH} HTTP/1.1\r\n{fields}\r\n\r\n".encode() + data)
-        if b" 200 " not in (line := await self._read.readline()):
-            raise RuntimeError(f"the server answers {line.decode()!r}")
-        while line != b"data: [DONE]\n":
-            if not (line := await self._read.readline()):
-                raise RuntimeError("the stream broke off")
-            if line.startswith(b"data: {"):
-                yield line.removeprefix(b"data: ")
-
-
-async def served(url: str, model: str, question: str, options: Options) -> Times:
-    asked = {
-        "model": model, "messages": [{"role": "user", "content": question}], "stream": True, "seed": options.seed,
-        "max_tokens": options.budget.tokens, "stream_options": {"include_usage": True},
-    }  # fmt: skip
-    at, last = list[float](), b""
-    async with Reader(url) as reader:
+    It looks at the bytes alone: what a client's library makes of them is no cost of the server.
+    """
+    data, at, last = json.dumps(body).encode(), list[float](), b""
+    fields = f"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(data)}"
+    with socket.create_connection(("127.0.0.1", port)) as connection, connection.makefile("rb") as lines:
         begun = time.perf_counter()
-        async for event in reader.events(asked):
-            if b'"finish_reason":null' in event:
+        connection.sendall(f"POST {PATH} HTTP/1.1\r\n{fields}\r\n\r\n".encode() + data)
+        for line in lines:
+            if line == b"data: [DONE]\n":
+                return begun, at, json.loads(last)["usage"]["completion_tokens"]
+            if line.startswith(b"data: "):
+                last = line.removeprefix(b"data: ")
+            if b'"finish_reason":null' in line:
                 at.append(time.perf_counter())
-            last = event
-    tokens = json.loads(last)["usage"]["completion_tokens"]
-    return at[0] - begun, (at[-1] - at[0]) / (tokens - 1), tokens
+    raise RuntimeError("the stream broke off")
 
 
-def cpu_s(pid: int) -> float:
-    """Processor time that a process has taken, to a hundredth of a second."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+class Served:
+    """The pair behind a server of this process, asked by a process of its own."""
+
+    def __init__(self, reader: Executor, port: int):
+        self._reader, self._port = reader, port
+
+    async def answer(self, model: str, question: str, options: Options) -> Timed:
+        asked = {
+            "model": model, "messages": [{"role": "user", "content": question}], "stream": True, "seed": options.seed,
+            "max_tokens": options.budget.tokens, "stream_options": {"include_usage": True},
+        }  # fmt: skip
+        before = loop_s()
+        seen = await asyncio.get_running_loop().run_in_executor(self._reader, read, self._port, asked)
+        return timed(*seen, loop_s() - before)
+
+
+@asynccontextmanager
+async def served(server: Server, reader: Executor) -> AsyncIterator[Served]:
+    with bound(server.settings) as listening:
+        serving = listener(server)
+        running = asyncio.create_task(serving.serve(sockets=[listening]))
+        try:
+            while not serving.started:
+                await asyncio.sleep(0.05)
+            yield Served(reader, listening.getsockname()[1])
+        finally:
+            serving.should_exit = True
+            await running
 
 
 async def measure(
-    url: str, pid: int, path: str, names: list[str], rounds: int, pad: int, tokens: int | None
+    path: str, names: Sequence[str], rounds: int, pad: int, tokens: int | None, reader: Executor
 ) -> dict[str, Any]:
     config, base = load_pair(path), Path.cwd() if path == "nano" else Path(path).resolve().parent
-    pair, options = Pair.load(config, base), pair_options(config)
+    server = made(config, base, PolicyConfig(router="target"), {}, ServeSettings(port=0), folder=base)
+    options = server.defaults
     if tokens is not None:
         options = replace(options, budget=options.budget.resized(tokens))
-    # Each router has questions of its own: none finds its prompt in a cache.
-    questions = iter([p.question + " so" * pad for p in load("dev", (rounds + WARM_UP) * len(names))])
-    catalogue = Catalogue(config, pair, base, PolicyConfig(router="target"), {})
+    questions = [p.question + " so" * pad for p in load("dev", rounds + WARM_UP)]
     found: dict[str, Any] = {}
-    who = {"alone": os.getpid(), "served": pid}
-    for name in names:
-        router = catalogue.router(f"{config.name}:{name}", None, None)
-        rows, spent = [], dict.fromkeys(who, 0.0)
-        for n, question in enumerate(islice(questions, rounds + WARM_UP)):
-            model = f"{config.name}:{name}"
-            ways = [("alone", alone(pair, router, question, options)),
-                    ("served", served(url, model, question, options))]  # fmt: skip
-            times = {}
-            for way, work in ways if n % 2 else ways[::-1]:
-                before = cpu_s(who[way])
-                times[way] = await work
-                spent[way] += cpu_s(who[way]) - before if n >= WARM_UP else 0.0
-            assert times["alone"][2] == times["served"][2]
-            if n >= WARM_UP:
-                rows.append(times)
-        found[name] = {**summary(rows), "cpu_s": {way: s / len(rows) for way, s in spent.items()}}
-    await pair.close()
+    with uncollected():
+        async with served(server, reader) as through:
+            for name in names:
+                model, rows = f"{config.name}:{name}", list[dict[str, Timed]]()
+                router = server.catalogue.router(model, None, None)
+                for n, question in enumerate(questions):
+                    ways = [("alone", alone(server.pair, router, question, options)),
+                            ("served", through.answer(model, question, options))]  # fmt: skip
+                    row = {}
+                    for way, work in ways if n % 2 else ways[::-1]:
+                        # No way finds the prompt in a cache.
+                        for engine in server.pair.engines.values():
+                            engine.forget()
+                        row[way] = await work
+                    assert row["alone"].tokens == row["served"].tokens
+                    rows += [row] if n >= WARM_UP else []
+                found[name] = summary(rows)
     return found
 
 
-def summary(rows: list[dict[str, Times]]) -> dict[str, Any]:
+def summary(rows: Sequence[dict[str, Timed]]) -> dict[str, Any]:
     out: dict[str, Any] = {"answers": len(rows)}
     rng = np.random.default_rng(0)
-    for place, what in ((0, "first_text_s"), (1, "token_s")):
-        columns = {way: np.array([row[way][place] for row in rows]) for way in ("alone", "served")}
+    for what in ("first_text_s", "token_s"):
+        columns = {way: np.array([getattr(row[way], what) for row in rows]) for way in ("alone", "served")}
         medians = {way: float(np.median(column)) for way, column in columns.items()}
         draws = rng.integers(0, len(rows), (2000, len(rows)))
         ratios = np.median(columns["served"][draws], 1) / np.median(columns["alone"][draws], 1)
@@ -152,6 +173,10 @@ def summary(rows: list[dict[str, Times]]) -> dict[str, Any]:
             "ratio_95": [float(q) for q in np.quantile(ratios, (0.025, 0.975))],
             "median_of_differences": median((columns["served"] - columns["alone"]).tolist()),
         }  # fmt: skip
+    loop = {way: mean(row[way].loop_s for row in rows) for way in ("alone", "served")}
+    added, tokens = loop["served"] - loop["alone"], mean(row["alone"].tokens for row in rows)
+    out["loop_s"] = loop
+    out["added"] = {"token_s": added / tokens, "part": added / mean(row["alone"].seconds for row in rows)}
     return out
 
 
@@ -164,15 +189,12 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, help="budget of an answer, in place of the pair's")
     parser.add_argument("--out", type=Path, default=Path("overhead.json"))
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        process, url = start(Path(folder), given.pair)
-        try:
-            found = asyncio.run(
-                measure(url, process.pid, given.pair, given.routers.split(","), given.rounds, given.pad, given.tokens)
-            )
-        finally:
-            process.terminate()
-            process.wait(60)
+    # Forked before the models are loaded.
+    with ProcessPoolExecutor(1, get_context("fork")) as reader:
+        reader.submit(os.getpid).result()
+        found = asyncio.run(
+            measure(given.pair, given.routers.split(","), given.rounds, given.pad, given.tokens, reader)
+        )
     given.out.write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps(found, indent=1))
 

@@ -91,15 +91,13 @@ class Server:
         self._log(job)
         if wanted.stream:
             return await self._stream(request, job)
-        parts: dict[int, list[Piece]] = {}
 
         async def whole() -> None:
-            async for choice, piece in self._pieces(request, job):
-                if piece is not None:
-                    parts.setdefault(choice.index, []).append(piece)
+            async with self._writing(request, job):
+                pass
 
         await unless_gone(request, whole())
-        return Response(dumps(Replies(job).whole(parts)), media_type="application/json")
+        return Response(dumps(Replies(job).whole()), media_type="application/json")
 
     async def _wanted(self, request: Request, model: type[Asked]) -> Wanted:
         data, size = await read_json(request, self.settings.body_bytes, self.settings.stall_s)
@@ -162,7 +160,14 @@ class Server:
         yield DONE
 
     async def _pieces(self, request: Request, job: Job) -> AsyncGenerator[tuple[Choice, Piece | None], None]:
-        """Waits for a slot, writes, and gives what is committed.
+        """What is committed, as it comes. Raises as `_writing`."""
+        async with self._writing(request, job):
+            async for found in job.pieces():
+                yield found
+
+    @asynccontextmanager
+    async def _writing(self, request: Request, job: Job) -> AsyncIterator[None]:
+        """Waits for a slot and writes, beside the block and on to the end.
 
         Raises:
             RefusedError: there is no slot, or an answer failed.
@@ -171,8 +176,7 @@ class Server:
         writing = asyncio.create_task(self._write(job, client))
         writing.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
-            async for found in job.pieces():
-                yield found
+            yield
             await writing
         except Exception as error:
             raise self._failed(error, job) from error

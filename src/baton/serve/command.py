@@ -14,6 +14,7 @@ from typing import Any
 
 import uvicorn
 
+from baton.bench.load import uncollected
 from baton.bench.runner import contestant_of
 from baton.config import ConfigError, PairConfig, PolicyConfig, Recipe, load_pair, load_recipe, pair_options
 from baton.generation import Router
@@ -135,13 +136,19 @@ def arms_of(recipe: Recipe) -> dict[str, Router]:
     return found
 
 
-def run_serve(server: Server, listening: socket.socket) -> None:
-    """Serves until SIGTERM or Ctrl-C."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+def listener(server: Server) -> Listener:
+    """What serves it at a socket."""
     config = uvicorn.Config(
         build(server), log_config=None, access_log=False, server_header=False, backlog=BACKLOG, lifespan="on",
         timeout_graceful_shutdown=2, ws="none",
     )  # fmt: skip
+    return Listener(config, server)
+
+
+def run_serve(server: Server, listening: socket.socket) -> None:
+    """Serves until SIGTERM or Ctrl-C."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     host, port = listening.getsockname()[:2]
     log.warning("serving %s at http://%s:%d", server.pair.name, host, port)
-    Listener(config, server).run(sockets=[listening])
+    with uncollected():
+        listener(server).run(sockets=[listening])

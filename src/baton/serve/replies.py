@@ -23,12 +23,12 @@ class Replies:
         self._begun: set[int] = set()
         self._at: dict[int, int] = {}
 
-    def whole(self, parts: dict[int, list[Piece]]) -> dict[str, Any]:
-        """The reply to a request that is not streamed; `parts` are the pieces of each choice."""
+    def whole(self) -> dict[str, Any]:
+        """The reply to a request that is not streamed, of the pieces that nobody has taken."""
         wanted = self._wanted
         choices = []
         for choice in self._job.choices:
-            pieces = parts.get(choice.index, [])
+            pieces = choice.pieces
             text = "".join(piece.text for piece in pieces if piece.part is Part.CONTENT)
             thought = "".join(piece.text for piece in pieces if piece.part is Part.REASONING)
             entry: dict[str, Any] = {"index": choice.index, "finish_reason": choice.finish}

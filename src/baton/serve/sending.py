@@ -12,9 +12,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from baton.serve.alarm import Alarm
+
 T = TypeVar("T")
 GONE = 499
 """Status noted for a reader who went away."""
+ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str)
 
 
 class GoneError(Exception):
@@ -57,7 +60,7 @@ def event(data: Any) -> bytes:
 
 def dumps(data: Any) -> bytes:
     """JSON in which every character stands whole."""
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=str).encode("utf-8", "replace")
+    return ENCODER.encode(data).encode("utf-8", "replace")
 
 
 class EventStream(Response):
@@ -89,8 +92,8 @@ class EventStream(Response):
 
     async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        async with aclosing(self._events) as events:
-            async for data in events:
-                async with asyncio.timeout(self._stall_s):
-                    await send({"type": "http.response.body", "body": data, "more_body": True})
+        async with asyncio.timeout(None) as deadline, aclosing(self._events) as events:
+            with Alarm(self._stall_s, deadline) as alarm:
+                async for data in events:
+                    await alarm.wait(send({"type": "http.response.body", "body": data, "more_body": True}))
         await send({"type": "http.response.body", "body": b"", "more_body": False})

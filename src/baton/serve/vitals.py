@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeVar
 
 from baton.boundary import Boundary, SegmentMatcher
@@ -26,6 +26,7 @@ from baton.flops import Architecture
 from baton.generation import Router
 from baton.pair import Pair
 from baton.scorers.base import Score, Scorer, ScoreRequest, TokenReader
+from baton.serve.alarm import Alarm
 from baton.serve.settings import ServeSettings
 from baton.trace import Role
 
@@ -108,50 +109,44 @@ class Watch:
     def __init__(self, vital: Vital, limit: float):
         self._vital, self._limit = vital, limit
 
-    async def wait(self, answer: Awaitable[T]) -> T:
-        """The answer. As long as the part answers others, it is only busy.
+    @asynccontextmanager
+    async def call(self) -> AsyncIterator[Answers]:
+        """Watches the answers of one call. As long as the part answers others, it is only busy.
 
         Raises:
             EngineError: the part failed.
             EngineLostError: it said nothing to anybody for the time allowed.
         """
-        loop = asyncio.get_running_loop()
-        begun = loop.time()
+        loop, vital = asyncio.get_running_loop(), self._vital
         try:
             async with asyncio.timeout(None) as deadline:
-                alarm = Alarm(self._vital, begun, self._limit, deadline)
-                try:
-                    found = await answer
-                finally:
-                    alarm.stop()
+                with Alarm(self._limit, deadline, lambda: vital.seen) as alarm:
+                    yield Answers(vital, alarm)
         except TimeoutError:
-            self._vital.lost(loop.time(), f"no answer in {self._limit:g} s")
-            raise EngineLostError(f"{self._vital.name}: no answer in {self._limit:g} s") from None
+            vital.lost(loop.time(), f"no answer in {self._limit:g} s")
+            raise EngineLostError(f"{vital.name}: no answer in {self._limit:g} s") from None
         except EngineError as error:
             if not isinstance(error, RequestError):
-                self._vital.lost(loop.time(), str(error))
+                vital.lost(loop.time(), str(error))
             raise
-        self._vital.heard(loop.time())
+
+    async def wait(self, answer: Awaitable[T]) -> T:
+        """The one answer of a call. Raises as `call`."""
+        async with self.call() as answers:
+            return await answers.next(answer)
+
+
+class Answers:
+    """Those of one call, each of which is a sign of life."""
+
+    def __init__(self, vital: Vital, alarm: Alarm):
+        self._vital, self._alarm, self._loop = vital, alarm, asyncio.get_running_loop()
+
+    async def next(self, answer: Awaitable[T]) -> T:
+        """The next answer."""
+        found = await self._alarm.wait(answer)
+        self._vital.heard(self._loop.time())
         return found
-
-
-class Alarm:
-    """Brings a deadline on when a part has said nothing to anybody for `limit` seconds after `begun`."""
-
-    def __init__(self, vital: Vital, begun: float, limit: float, deadline: asyncio.Timeout):
-        self._vital, self._begun, self._limit, self._deadline = vital, begun, limit, deadline
-        self._handle = asyncio.get_running_loop().call_later(limit, self._look)
-
-    def stop(self) -> None:
-        self._handle.cancel()
-
-    def _look(self) -> None:
-        loop = asyncio.get_running_loop()
-        left = max(self._begun, self._vital.seen) + self._limit - loop.time()
-        if left > 0:
-            self._handle = loop.call_later(left, self._look)
-        else:
-            self._deadline.reschedule(loop.time())
 
 
 class GuardedSession(Session):
@@ -161,8 +156,8 @@ class GuardedSession(Session):
         self._session, self._watch = session, watch
 
     async def generate(self, call: Call) -> AsyncGenerator[Chunk, None]:
-        async with aclosing(self._session.generate(call)) as chunks:
-            while (chunk := await self._watch.wait(anext(chunks, None))) is not None:
+        async with self._watch.call() as answers, aclosing(self._session.generate(call)) as chunks:
+            while (chunk := await answers.next(anext(chunks, None))) is not None:
                 yield chunk
 
     async def logprob(
