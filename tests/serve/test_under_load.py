@@ -25,7 +25,7 @@ PATH = "/v1/completions"
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("small")
-    options = ("--slots", "2", "--queue", "2", "--stall", "2", "--key-env", "KEYS", "--body-kb", "64")
+    options = ("--slots", "2", "--queue", "2", "--stall", "2", "--drain", "120", "--key-env", "KEYS", "--body-kb", "64")
     with serving(folder, *options, key="first", variables={"KEYS": "first, second, schlüssel"}) as served:
         yield served
 
@@ -236,7 +236,7 @@ def test_neither_errors_nor_the_log_give_away_what_is_inside(small: Served) -> N
 
 
 def test_a_server_told_to_end_answers_what_is_under_way(idle: Served) -> None:
-    reader = Reader(idle, max_tokens=300)
+    reader = Reader(idle, max_tokens=150)
     assert reader.begun.wait(60)
     idle.process.terminate()
     end = time.monotonic() + 10
