@@ -1,4 +1,5 @@
-"""Trainings launched by accelerate: one process, DDP, ZeRO-2 and ZeRO-3 minimise the same number and save all of it."""
+"""Trainings launched by accelerate: one process, DDP, ZeRO-2, ZeRO-3 and FSDP minimise the same number and save all of
+it."""
 
 from __future__ import annotations
 
@@ -17,11 +18,13 @@ from safetensors.torch import load_file
 from baton import nano
 
 pytestmark = pytest.mark.train
+FSDP_ON_CPU = Path(__file__).with_name("fsdp_on_cpu.py")
 STRATEGIES: dict[str, tuple[str, dict[str, Any]]] = {
     "single": ("cpu.yaml", {}),
     "ddp": ("ddp.yaml", {"processes": 2, "strategy": "ddp"}),
     "zero2": ("zero2.yaml", {"processes": 2, "strategy": "zero2", "ddp_backend": "gloo"}),
     "zero3": ("zero3.yaml", {"processes": 2, "strategy": "zero3", "ddp_backend": "gloo"}),
+    "fsdp": ("fsdp.yaml", {"processes": 2, "strategy": "fsdp", "ddp_backend": "gloo", "script": FSDP_ON_CPU}),
 }
 
 
@@ -40,7 +43,7 @@ def weights(out: Path) -> dict[str, torch.Tensor]:
     return load_file(out / "model" / "model.safetensors")
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "zero2", "zero3"])
+@pytest.mark.parametrize("strategy", ["ddp", "zero2", "zero3", "fsdp"])
 def test_two_processes_minimise_what_one_does(strategy: str, single, data: Path, tmp_path: Path):
     config, fields = STRATEGIES[strategy]
     report = launch(config, tmp_path, data, **fields)
@@ -60,15 +63,16 @@ def test_two_processes_minimise_what_one_does(strategy: str, single, data: Path,
     assert report["export_difference"] < 1e-4
 
 
-def test_zero3_saves_adapters_and_merges_them_whole(data: Path, tmp_path: Path):
-    config, fields = STRATEGIES["zero3"]
-    report = launch(config, tmp_path / "zero3", data, use_peft=True, lora_r=4, lora_dropout=0.0, **fields)
+@pytest.mark.parametrize("strategy", ["zero3", "fsdp"])
+def test_adapters_of_divided_weights_are_saved_and_merged_whole(strategy: str, data: Path, tmp_path: Path):
+    config, fields = STRATEGIES[strategy]
+    report = launch(config, tmp_path / "divided", data, use_peft=True, lora_r=4, lora_dropout=0.0, **fields)
     alone = train(tmp_path / "one", data, {"use_peft": True, "lora_r": 4, "lora_dropout": 0.0})
     assert losses(report) == pytest.approx(losses(alone), rel=1e-3)
     assert report["export_difference"] < 1e-4
     assert alone["export_difference"] < 1e-4
     start = load_file(nano.pair_paths()["draft"] / "model.safetensors")
-    merged = weights(tmp_path / "zero3")
+    merged = weights(tmp_path / "divided")
     assert {n for n, t in merged.items() if n in start and (t - start[n].float()).abs().max() > 0} == {
         n for n in merged if "_proj" in n
     }

@@ -23,6 +23,7 @@ from baton.generation import Budget, Options, generate
 from baton.nano import problems
 from baton.pair import Pair
 from baton.routers.rsd import RSD
+from baton.training import prm
 from baton.training.examples import Rules, read_examples, split
 from baton.training.export import merge_weights, prm_scores
 from baton.training.labels import Label
@@ -101,6 +102,37 @@ def test_accumulated_micro_batches_are_the_same_batch(tmp_path: Path):
     parts = train(tmp_path / "parts", data, per_device_train_batch_size=2, gradient_checkpointing=True)
     assert losses(parts) == pytest.approx(losses(whole), rel=1e-4)
     assert losses(parts, "grad_norm") == pytest.approx(losses(whole, "grad_norm"), rel=1e-3)
+
+
+def test_adapters_are_trained_on_four_bits_and_merged_into_the_full_weights(tmp_path: Path, monkeypatch):
+    bits: dict[str, str] = {}
+    found = prm.build
+
+    def seen(*given):
+        network = found(*given)
+        bits.update((name, str(weight.dtype)) for name, weight in network.named_parameters())
+        return network
+
+    monkeypatch.setattr(prm, "build", seen)
+    data, model = write(tmp_path / "labels", labels(300)), {"use_peft": True, "lora_r": 8, "load_in_4bit": True}
+    report = train(tmp_path / "out", data, model, **LEARN)
+    assert bits["base_model.model.model.layers.0.mlp.up_proj.base_layer.weight"] == "torch.uint8"
+    assert bits["base_model.model.score.modules_to_save.default.weight"] == "torch.float32"
+    assert report["held_out"]["auc"] > 0.9
+    # What rounding took from the weights is back in what is written: its scores are near the trainer's, not the same.
+    assert 1e-5 < report["export_difference"] < 0.1
+    start, merged = (load_file(f / "model.safetensors") for f in (nano.pair_paths()["draft"], Path(report["model"])))
+    changed = {n for n, t in merged.items() if n in start and (t - start[n].float()).abs().max() > 0}
+    assert changed == {n for n in merged if "_proj" in n}
+
+
+def test_four_bits_without_adapters_or_the_library_are_refused(tmp_path: Path, monkeypatch):
+    data = write(tmp_path / "labels", labels(60))
+    with pytest.raises(ValueError, match="load_in_4bit: quantised weights cannot be trained; add use_peft: true"):
+        train(tmp_path / "out", data, {"load_in_4bit": True})
+    monkeypatch.setattr(prm, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="load_in_4bit: bitsandbytes is not installed; pip install bitsandbytes"):
+        train(tmp_path / "out", data, {"use_peft": True, "load_in_4bit": True})
 
 
 async def test_the_exported_model_gates_a_router(trained):

@@ -187,6 +187,8 @@ class Job:
         """Whether what is written scores like what was trained, without any rounding."""
         if self.asked.kind == "resident":
             return True
+        if quantised(self.model):
+            return False
         whole: bool = self.asked.export_dtype == self.model.dtype == "float32"
         return whole and self.training.mixed_precision == "no"
 
@@ -249,10 +251,10 @@ def build(source: str, model: Any, training: Training) -> nn.Module:
     trained = "Classification" in "".join(config.architectures or ()) and config.num_labels == 1
     config.num_labels, config.classifier_dropout = 1, 0.0
     config.problem_type, config.use_cache = "multi_label_classification", False
-    quantised = _quantisation(model)
+    precision = _quantisation(model)
     network: Any = AutoModelForTokenClassification.from_pretrained(
         source, config=config, dtype=model.dtype, use_safetensors=True,
-        attn_implementation=model.attn_implementation, **({"quantization_config": quantised} if quantised else {}),
+        attn_implementation=model.attn_implementation, **({"quantization_config": precision} if precision else {}),
     )  # fmt: skip
     # One-label sequence classifiers, the form that is exported, have no bias.
     network.score.bias = None
@@ -263,7 +265,7 @@ def build(source: str, model: Any, training: Training) -> nn.Module:
         return whole
     from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
 
-    if quantised:
+    if precision:
         network = prepare_model_for_kbit_training(network, training.gradient_checkpointing)
     # What is drawn for the adapters must not depend on how the weights were loaded.
     set_seed(training.seed)
@@ -282,18 +284,26 @@ def check_model(model: Any) -> None:
     """Raises:
     ValueError: the weights cannot be trained as asked.
     """
-    if (model.load_in_4bit or model.load_in_8bit) and not model.use_peft:
+    if quantised(model) and not model.use_peft:
         raise ValueError("load_in_4bit: quantised weights cannot be trained; add use_peft: true")
-    if (model.load_in_4bit or model.load_in_8bit) and find_spec("bitsandbytes") is None:
+    if quantised(model) and find_spec("bitsandbytes") is None:
         raise ValueError("load_in_4bit: bitsandbytes is not installed; pip install bitsandbytes")
 
 
+def quantised(model: Any) -> bool:
+    """Whether weights are read in 4 or 8 bits: the adapters are trained on what rounding leaves of them."""
+    return bool(model.load_in_4bit or model.load_in_8bit)
+
+
 def _quantisation(model: Any) -> Any:
-    if not (model.load_in_4bit or model.load_in_8bit):
+    if not quantised(model):
         return None
     from trl import get_quantization_config
 
-    return get_quantization_config(model)
+    config = get_quantization_config(model)
+    # The head is new and trained whole; left to itself the library takes it for a weight in few bits.
+    config.llm_int8_skip_modules = ["score"]
+    return config
 
 
 def _zero(parameter: nn.Parameter) -> None:
