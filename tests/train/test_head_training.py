@@ -117,6 +117,13 @@ async def test_a_segmenter_learns_where_harm_begins(tmp_path: Path, data: Path):
         if role == "draft":
             # The target's doubt puts the harm at the minus, or at one of the digits after it.
             assert report["held_out"]["auc"] > 0.7
+            measured = SegmenterJob.measured(
+                SegmenterTraining(data=str(data), measure=report["model"], blocks=1, top=20, hidden=16),
+                ModelConfig(model_name_or_path="nano:draft"), Training(output_dir=str(tmp_path), use_cpu=True),
+            )  # fmt: skip
+            assert measured["questions"] == 200
+            assert measured["auc"] > 0.7
+            assert measured["found"] > 0.5
     scorers = {n: TokenConfig(kind="token", model=str(tmp_path / n / "model")) for n in ("hand-back", "take-over")}
     assert (await answered(scorers, Segmenter())).tokens() > 0
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from label_sets import VOCABULARY, labels, write
-from launches import losses, train
+from label_sets import BAD, VOCABULARY, damage, labels, write
+from launches import ENVIRONMENT, SCRIPT, losses, train
 from safetensors.torch import load_file
 
 from baton import nano
@@ -96,6 +98,20 @@ def test_a_choice_that_cannot_be_made_is_refused(tmp_path: Path):
         train(tmp_path / "out", data, development=0.6, held_out=0.5)
 
 
+def test_no_bad_row_is_trained_on(tmp_path: Path):
+    folder = write(tmp_path / "labels", labels(60))
+    clean = train(tmp_path / "clean", folder)
+    for n, (reason, change) in enumerate(BAD.items(), 1):
+        table = shutil.copytree(folder, tmp_path / f"bad-{n}")
+        with pytest.raises(ValueError, match=rf"row {n}: {re.escape(reason)}.*on_bad: leave_out"):
+            train(tmp_path / "out", damage(table, {n: change}))
+    report = train(tmp_path / "out", damage(folder, dict(enumerate(BAD.values(), 1))), on_bad="leave_out")
+    counts = {"draft_ids": 1, "q_draft": 2, "q_target": 1, "longer than the limit": 1}
+    assert report["data"]["left_out"] == counts
+    assert report["data"]["learned_steps"] + report["data"]["held_out_steps"] == 180 - len(BAD)
+    assert losses(report) != losses(clean)
+
+
 def test_accumulated_micro_batches_are_the_same_batch(tmp_path: Path):
     data = write(tmp_path / "labels", labels(100))
     whole = train(tmp_path / "whole", data, per_device_train_batch_size=8)
@@ -133,6 +149,17 @@ def test_four_bits_without_adapters_or_the_library_are_refused(tmp_path: Path, m
     monkeypatch.setattr(prm, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match="load_in_4bit: bitsandbytes is not installed; pip install bitsandbytes"):
         train(tmp_path / "out", data, {"use_peft": True, "load_in_4bit": True})
+
+
+def test_stored_weights_are_measured_on_questions_of_another_set(trained, tmp_path: Path):
+    _, report = trained
+    data = write(tmp_path / "labels", labels(80, seed=1))
+    script = [sys.executable, str(SCRIPT), "--data", str(data), "--measure", report["model"], "--use_cpu", "true"]
+    done = subprocess.run(script, env=ENVIRONMENT, capture_output=True, text=True, timeout=200, check=True)
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert (told["questions"], told["steps"]) == (80, 240)
+    assert told["auc"] > 0.95
+    assert told["harm_against_random"] < -0.05
 
 
 async def test_the_exported_model_gates_a_router(trained):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pyarrow
+from pyarrow import parquet
 from transformers import AutoTokenizer
 
 from baton import nano
-from baton.training.labels import Label, save_labels
+from baton.training.labels import FILE, Label, save_labels
 from baton.vocabulary import Vocabulary
 
 TOKENIZER = AutoTokenizer.from_pretrained(nano.pair_paths()["draft"])
@@ -57,6 +60,25 @@ def accepted(steps: int) -> list[Label]:
         ends = [*out[-1].step_ends, len(path)] if out else []
         out.append(replace(label, taken="draft", path_ids=path, step_ends=ends))
     return out
+
+
+def damage(folder: Path, changes: Mapping[int, Mapping[str, Any]]) -> Path:
+    """Changes columns of stored rows, by their numbers from 1: no `Label` could be so."""
+    table = parquet.read_table(folder / FILE)
+    rows = [row | changes.get(n, {}) for n, row in enumerate(table.to_pylist(), 1)]
+    parquet.write_table(pyarrow.Table.from_pylist(rows, table.schema), folder / FILE)
+    return folder
+
+
+LONG = encode("So on.\n\n") * 900
+BAD = {
+    "draft_ids: an empty step": {"draft_ids": [], "draft_text": ""},
+    "q_draft: 1.5": {"q_draft": 1.5},
+    "q_draft: nan": {"q_draft": float("nan")},
+    "q_target: -0.25": {"q_target": -0.25},
+    "longer than the limit: ": {"path_ids": LONG, "step_ends": [len(LONG)]},
+}
+"""What may be wrong with a row, by what is said of it."""
 
 
 def write(folder: Path, content: Sequence[Label]) -> Path:

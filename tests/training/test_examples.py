@@ -5,15 +5,12 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import pyarrow
 import pytest
-from label_sets import VOCABULARY, accepted, encode, labels, write
-from pyarrow import parquet
+from label_sets import BAD, VOCABULARY, accepted, damage, encode, labels, write
 
 from baton.training.examples import Rules, read_examples, split
-from baton.training.labels import FILE, Label
+from baton.training.labels import Label
 from baton.vocabulary import Vocabulary
 
 RULES = Rules(label="keep", longest=2048)
@@ -85,24 +82,9 @@ def test_steps_after_the_first_error_are_masked_and_counted(tmp_path: Path):
     assert found.left_out == {"after the first error": 2}
 
 
-LONG = encode("So on.\n\n") * 900
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"draft_ids": [], "draft_text": ""}, "draft_ids: an empty step"),
-        ({"q_draft": 1.5}, "q_draft: 1.5"),
-        ({"q_draft": float("nan")}, "q_draft: nan"),
-        ({"q_target": -0.25}, "q_target: -0.25"),
-        ({"path_ids": LONG, "step_ends": [len(LONG)]}, "longer than the limit: "),
-    ],
-)
-def test_a_bad_row_is_named_and_refused_or_counted(tmp_path: Path, change: dict[str, Any], reason: str):
-    folder = write(tmp_path, labels(2))
-    table = parquet.read_table(folder / FILE)
-    damaged = [row | (change if n == 4 else {}) for n, row in enumerate(table.to_pylist(), 1)]
-    parquet.write_table(pyarrow.Table.from_pylist(damaged, table.schema), folder / FILE)
+@pytest.mark.parametrize("reason", BAD)
+def test_a_bad_row_is_named_and_refused_or_counted(tmp_path: Path, reason: str):
+    folder = damage(write(tmp_path, labels(2)), {4: BAD[reason]})
     with pytest.raises(ValueError) as error:
         read_examples(folder, VOCABULARY, RULES)
     assert f"row 4: {reason}" in str(error.value)

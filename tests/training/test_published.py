@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,13 @@ def test_a_line_that_is_not_of_the_format_is_named(tmp_path: Path, words, form: 
     with pytest.raises(ValueError, match=r"file\.jsonl: row 2: ") as error:
         load(tmp_path, words, form, good, row)
     assert said in str(error.value)
+
+
+def test_a_vocabulary_that_cannot_end_a_step_is_named_with_the_row(tmp_path: Path, words):
+    tokenizer, vocabulary = words
+    deaf = replace(vocabulary, encode=lambda text: vocabulary.encode(text.replace("\n", "")))
+    with pytest.raises(ValueError, match=r"row 1: a step ends with a blank line, which is not in the vocabulary"):
+        load(tmp_path, (tokenizer, deaf), "plain", PLAIN)
 
 
 def test_the_command_writes_a_set_whose_card_says_what_it_is(tmp_path: Path):

@@ -70,6 +70,9 @@ class StepTraining:
                   "and scores, exported beside the other."},
     )  # fmt: skip
     merge_weight: float = field(default=0.5, metadata={"help": "Share of the trained weights in that average."})
+    measure: str | None = field(
+        default=None, metadata={"help": "Trained weights to measure on all of data, in place of a training."}
+    )
     shape: str | None = field(
         default=None, metadata={"help": "The model's config.json, for a dry run where the model itself is not there."}
     )

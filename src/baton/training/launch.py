@@ -36,6 +36,9 @@ def main(job_class: type[Job], fields: type[Any]) -> None:
             told = dry_run(asked, model, training)
             print(json.dumps(told, indent=1, default=str))
             raise SystemExit(0 if told["fits"] else 1)
+        if asked.measure:
+            print(json.dumps(job_class.measured(asked, model, training)))
+            raise SystemExit(0)
         job = job_class.prepare(asked, model, training)
     except (ValueError, FileNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -190,15 +190,17 @@ class PolicyJob(Job):
         return tokenizer, found
 
     def trainer(self) -> StepTrainer:
-        device, asked = self.training.device, self.asked
-        self.head, self.head_about = ResidentHead.load(Path(located(asked.head, Path())))
-        parts: Any = self.parts
-        seen = see_answers(self.source, self.model.dtype, device, parts, self.share, self.head, asked.budget)
+        asked, seen = self.asked, self.look(self.parts)
         net = PolicyNet(asked.hidden)
         net.standardise(torch.cat([answer.features for answer in seen[0]]))
         return PolicyTrainer(
             model=net, price=asked.price, temperature=asked.temperature, **self.trainer_settings(seen)
         )  # fmt: skip
+
+    def look(self, parts: Any) -> Sequence[Sequence[Any]]:
+        device, asked = self.training.device, self.asked
+        self.head, self.head_about = ResidentHead.load(Path(located(asked.head, Path())))
+        return see_answers(self.source, self.model.dtype, device, parts, self.share, self.head, asked.budget)
 
     def export(self, trainer: StepTrainer) -> Path:
         folder = self.out / "model"

@@ -23,14 +23,14 @@ from baton.training import tracking
 from baton.training.config import StepTraining, Training, check_launch, choose_best, divide
 from baton.training.examples import Example, Examples, Parts, Rules, read_examples, split
 from baton.training.export import export, merge_weights, prm_scores
-from baton.training.metrics import harm_curve
+from baton.training.metrics import curve_area, evaluate, harm_curve
 from baton.training.resident import HeadTrainer, head_scores, see
 from baton.training.trainer import StepTrainer, class_weights
 from baton.vocabulary import Vocabulary
 
 AGREE = 1e-4
 """Most that the exported model's scores may differ from the trainer's where nothing was rounded."""
-FREE = ("processes", "strategy", "shape", "gpu_gib", "gpu_tflops", "dry_run")
+FREE = ("processes", "strategy", "measure", "shape", "gpu_gib", "gpu_tflops", "dry_run")
 """Fields that may differ in a training that goes on."""
 CHECKED = 8
 """Held-out examples whose scores are compared."""
@@ -85,6 +85,27 @@ class Job:
         if training.process_index == 0:
             claim(job.out, job.settings)
         return job
+
+    @classmethod
+    def measured(cls, asked: StepTraining, model: Any, training: Training) -> dict[str, Any]:
+        """How the stored weights `measure` do on all of a label set, of which they should have seen nothing.
+
+        Raises:
+            ValueError: a field, a row of the data or the weights cannot be used; one line.
+        """
+        folder, source = (
+            Path(located(str(asked.measure), Path())),
+            located(model.model_name_or_path or f"nano:{asked.role}", Path()),
+        )
+        tokenizer, data = cls.read(asked, model, training, source)
+        job = cls(asked, model, training, source, tokenizer, data, Parts([], [], data.examples))
+        (seen,) = job.look([data.examples])
+        scores = job.exported_scores(folder, seen)
+        return {
+            "model": str(asked.measure), "label": asked.label, "data": asked.data,
+            "questions": len({e.question for e in seen}), "left_out": dict(data.left_out),
+            **evaluate(seen, scores, asked.positive_at), **job.told_of(folder, scores),
+        }  # fmt: skip
 
     @classmethod
     def read(cls, asked: Any, model: Any, training: Training, source: str) -> tuple[Any, Examples]:
@@ -155,14 +176,20 @@ class Job:
 
     def trainer(self) -> StepTrainer:
         """What is trained, and on what."""
+        seen = self.look(self.parts)
         if self.asked.kind == "prm":
             model = build(self.source, self.model, self.training)
-            return StepTrainer(model=model, **self.trainer_settings(self.parts))
-        seen = see(self.source, self.model.dtype, self.training.device, self.parts, self.share)
+            return StepTrainer(model=model, **self.trainer_settings(seen))
         states = torch.cat([example.states for example in seen[0]])
         head = ResidentHead(states.shape[1], self.asked.hidden)
         head.standardise(states)
         return HeadTrainer(model=head, **self.trainer_settings(seen))
+
+    def look(self, parts: Sequence[Sequence[Example]]) -> Sequence[Sequence[Any]]:
+        """Examples with what the model that a head reads made of them; a reward model reads the examples themselves."""
+        if self.asked.kind == "prm":
+            return parts
+        return see(self.source, self.model.dtype, self.training.device, parts, self.share)
 
     @property
     def share(self) -> tuple[int, int]:
@@ -199,6 +226,10 @@ class Job:
     def further(self, scores: Sequence[Sequence[float]]) -> dict[str, Any]:
         """What the report tells of the held-out scores beside metrics."""
         return {"harm_curve": harm_curve(self.parts.held_out, scores)}
+
+    def told_of(self, folder: Path, scores: Sequence[Sequence[float]]) -> dict[str, Any]:
+        """What is told of stored weights beside metrics."""
+        return {"harm_against_random": curve_area(harm_curve(self.parts.held_out, scores))}
 
     def _counts(self) -> dict[str, Any]:
         parts = self.parts._asdict()

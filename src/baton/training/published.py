@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import accumulate, count
 from pathlib import Path
 from typing import Any
 
@@ -166,17 +166,20 @@ def _add(
         return
     if not 0 <= rated.label <= 1:
         raise ValueError(f"{path}: row {n}: label: {rated.label} is no chance; use a number from 0 to 1")
-    ends: list[int] = []
-    path_ids: list[int] = []
-    for text in rated.before:
-        path_ids += vocabulary.encode(f"{text}\n\n")
-        ends.append(len(path_ids))
+    *before, step = (vocabulary.encode(f"{text}\n\n") for text in (*rated.before, rated.step))
+    if not all(vocabulary.text_of(ids).endswith("\n\n") for ids in (*before, step)):
+        raise ValueError(
+            f"{path}: row {n}: a step ends with a blank line, which is not in the vocabulary of the pair's target; "
+            "give the pair that is to be trained"
+        )
+    path_ids = [i for ids in before for i in ids]
+    ends = list(accumulate(map(len, before)))
     found.labels.append(
         Label(
             question=question, question_text=rated.question, gold=rated.gold, level=None, sample=sample,
             state=len(rated.before), router=name,
             prompt_ids=chat.render(tokenizer, vocabulary, [{"role": "user", "content": rated.question}]),
-            path_ids=path_ids, step_ends=ends, draft_ids=vocabulary.encode(f"{rated.step}\n\n"), target_ids=[],
+            path_ids=path_ids, step_ends=ends, draft_ids=step, target_ids=[],
             draft_text=f"{rated.step}\n\n", target_text="", taken="draft" if rated.chosen else "target",
             draft_outcomes=[], target_outcomes=[], q_draft=rated.label, q_target=None, q_draft_se=0.0,
             q_target_se=None, draft_tokens=0.0, target_tokens=0.0, draft_cut=0, target_cut=0, ungraded=0,

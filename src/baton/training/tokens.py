@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from baton.config import located
-from baton.scorers.token import FLOOR, TokenAbout, TokenHead
+from baton.scorers.token import FLOOR, TokenAbout, TokenHead, read_about
 from baton.training import divergence
 from baton.training.config import StepTraining, Training
 from baton.training.examples import Example, Examples, Rules, Step, read_labels
@@ -244,10 +244,7 @@ class TokenJob(Job):
     exact = True
 
     def trainer(self) -> StepTrainer:
-        asked, device = self.asked, self.training.device
-        state, top = asked.inputs != "logits", 0 if asked.inputs == "state" else asked.top
-        parts: Any = self.parts
-        seen = see_tokens(self.source, self.model.dtype, device, parts, self.share, state, top)
+        asked, seen, (state, top) = self.asked, self.look(self.parts), self.inputs
         table = self._table() if asked.inputs == "all" else None
         width = int(AutoConfig.from_pretrained(self.source).get_text_config().hidden_size)
         self.about = TokenAbout(
@@ -258,6 +255,14 @@ class TokenJob(Job):
         head = TokenHead(self.about, table, asked.dropout)
         head.standardise(torch.cat([example.numbers for example in seen[0]]))
         return TokenTrainer(model=head, **self.trainer_settings(seen))
+
+    @property
+    def inputs(self) -> tuple[bool, int]:
+        """Whether the head sees states, and how many of the likeliest log-probabilities."""
+        return self.asked.inputs != "logits", 0 if self.asked.inputs == "state" else self.asked.top
+
+    def look(self, parts: Any) -> Sequence[Sequence[Any]]:
+        return see_tokens(self.source, self.model.dtype, self.training.device, parts, self.share, *self.inputs)
 
     def _table(self) -> Tensor:
         model: Any = AutoModelForCausalLM.from_pretrained(self.source, dtype=self.model.dtype, use_safetensors=True)
@@ -286,6 +291,10 @@ class TokenJob(Job):
             for e in examples
             if isinstance(e, SeenTokens)
         ]
+
+    def told_of(self, folder: Path, scores: Sequence[Sequence[float]]) -> dict[str, Any]:
+        """What the head's own line finds here."""
+        return Tally.of(self.parts.held_out, scores).line(self.asked.recall, read_about(folder).threshold)
 
     def further(self, scores: Sequence[Sequence[float]]) -> dict[str, Any]:
         held_out = Tally.of(self.parts.held_out, scores)

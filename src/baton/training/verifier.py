@@ -46,12 +46,15 @@ class VerifierJob(Job):
         return tokenizer, found
 
     def trainer(self) -> StepTrainer:
-        seen = [self._see(part) for part in self.parts]
+        seen = self.look(self.parts)
         states = torch.cat([example.states for example in seen[0]])
         self.width = states.shape[1] // 2
         head = EquivalenceHead(self.width, self.asked.hidden)
         head.standardise(states)
         return HeadTrainer(model=head, **self.trainer_settings(seen))
+
+    def look(self, parts: Sequence[Sequence[Example]]) -> Sequence[Sequence[Any]]:
+        return [self._see(part) for part in parts]
 
     def _see(self, examples: Sequence[Example]) -> list[Seen]:
         """Examples with the states at the ends of both versions, `[1, 2 * width]`."""
