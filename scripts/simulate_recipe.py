@@ -16,7 +16,7 @@ from typing import Any
 
 from baton import virtual_clock
 from baton.bench import tasks
-from baton.bench.runner import Contestant, contestant_of
+from baton.bench.contestants import Contestant, contestant_of
 from baton.config import ConfigError, Recipe, load_recipe, recipe_options
 from baton.generation import generate
 from baton.pair import Pairs

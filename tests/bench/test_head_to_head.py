@@ -15,7 +15,8 @@ import yaml
 from rich.console import Console
 
 from baton.bench import head_to_head
-from baton.bench.runner import compare, run_compare
+from baton.bench.command import run_compare
+from baton.bench.runner import compare
 from baton.bench.terminal import Progress
 from baton.config import ConfigError, load_recipe
 from virtual_clock import run

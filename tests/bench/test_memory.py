@@ -14,8 +14,8 @@ from rich.console import Console
 from test_metrics import answer
 
 from baton.bench import head_to_head, memory, metrics, runner
+from baton.bench.command import run_compare
 from baton.bench.memory import MIB, Need
-from baton.bench.runner import run_compare
 from baton.config import NANO_PAIR
 from baton.pair import Pair
 from baton.trace import Role

@@ -8,7 +8,7 @@ from statistics import fmean
 import pytest
 import yaml
 
-from baton.bench.runner import run_compare
+from baton.bench.command import run_compare
 
 PAIR = {
     "name": "small",

@@ -16,9 +16,9 @@ import yaml
 from test_metrics import answer
 from typer.testing import CliRunner
 
+from baton.bench.command import run_compare
 from baton.bench.metrics import QUALITY, Arm
 from baton.bench.partial import partial_results, write_plan
-from baton.bench.runner import run_compare
 from baton.cli import app
 
 QUESTIONS = 6

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from baton.bench.runner import run_compare
+from baton.bench.command import run_compare
 
 PAGE = (Path(__file__).parents[2] / "docs" / "results.md").read_text(encoding="utf-8")
 CONDITIONAL = {"head_to_head", "answered", "asked", "labelled_decisions", "load.latency.clients"}

@@ -22,9 +22,9 @@ import pytest
 import yaml
 
 from baton import nano
-from baton.bench import runner
+from baton.bench import passes
+from baton.bench.command import run_compare
 from baton.bench.folder import RunFolder, merge
-from baton.bench.runner import run_compare
 from baton.config import ConfigError
 from baton.trace import Trace
 
@@ -40,7 +40,7 @@ QUESTIONS = 12
 
 @pytest.fixture(autouse=True)
 def calm(monkeypatch):
-    monkeypatch.setattr(runner, "FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(passes, "FIRST_PAUSE_SECONDS", 0.0)
     moody.LOST.clear()
     moody.WRONG.clear()
     moody.BROKEN.clear()
@@ -98,7 +98,7 @@ def untimed(found: dict[str, Any]) -> dict[str, Any]:
 
 def start(path: Path, out: Path, shard: str = "") -> subprocess.Popen[str]:
     code = (
-        "import sys; from baton.bench.runner import run_compare; "
+        "import sys; from baton.bench.command import run_compare; "
         "sys.exit(run_compare(sys.argv[1], out=sys.argv[2], shard=sys.argv[3] or None))"
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from baton.bench import tracking
-from baton.bench.runner import run_compare
+from baton.bench.command import run_compare
 from baton.bench.sweep import sweep, with_knobs
 from baton.bench.tracking import Tracking, flat
 from baton.cli import app

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from baton.bench.runner import run_compare
+from baton.bench.command import run_compare
 from baton.bench.tasks import digest
 from baton.calibrate.arms import arms_of, calibrate_arms
 from baton.calibrate.points import Asked, Points

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from processes import ROOT, Served
 
-from baton.bench.runner import contestant_of
+from baton.bench.contestants import contestant_of
 from baton.config import NANO_PAIR, load_recipe, pair_options
 from baton.generation import generate
 from baton.pair import Pair

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import yaml
 
+from baton.bench.command import run_compare
 from baton.bench.metrics import key
-from baton.bench.runner import run_compare
 from baton.engines.base import Engine, Prefix
 from baton.records import read_traces
 from baton.trace import Role, Trace

@@ -15,8 +15,8 @@ from comparisons import ROUTERS, recipe
 from nano_models import PAIR
 from servers import Up, free_port
 
-from baton.bench import runner
-from baton.bench.runner import run_compare
+from baton.bench import passes
+from baton.bench.command import run_compare
 from baton.config import load_pair
 from baton.engines.base import EngineLostError, Sampling
 from baton.pair import load_engine
@@ -47,7 +47,7 @@ def up(tmp_path: Path) -> Iterator[Up]:
 async def test_a_server_killed_in_mid_answer_is_a_typed_error_and_the_run_resumes(
     up: Up, tmp_path: Path, prompts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "FIRST_PAUSE_SECONDS", 0.1)
+    monkeypatch.setattr(passes, "FIRST_PAUSE_SECONDS", 0.1)
     engine = load_engine(load_pair(up.served).target, up.folder)
     task = asyncio.create_task(write(engine, prompts[0], 1800))
     file, out = recipe(tmp_path, "resumed", str(up.served), QUESTIONS), tmp_path / "resumed"

@@ -22,10 +22,13 @@ from rich.console import Console
 from rich.table import Table
 
 from baton.bench import memory, metrics, runner, statistics, tasks
+from baton.bench.contestants import contestant_of
 from baton.bench.grading import Grade
 from baton.bench.load import uncollected
 from baton.bench.metrics import LATENCY, P99_ANSWERS, QUALITY, Arm, Run
+from baton.bench.shards import Shard
 from baton.bench.statistics import Array, Interval
+from baton.bench.stopping import stopping
 from baton.bench.tasks import Question
 from baton.bench.terminal import Progress
 from baton.calibrate import thresholds, work
@@ -99,9 +102,7 @@ class Chosen:
         return {"head_to_head": sections}
 
 
-async def compare(
-    recipe: Recipe, out: Path, show: Progress, shard: runner.Shard | None, **options: Any
-) -> dict[str, Any]:
+async def compare(recipe: Recipe, out: Path, show: Progress, shard: Shard | None, **options: Any) -> dict[str, Any]:
     """Finds the operating points, compares the arms there, and verifies the budgets; `options` are `runner.compare`'s.
 
     Raises:
@@ -111,13 +112,13 @@ async def compare(
     """
     if shard is not None:
         raise ConfigError("shard: a head-to-head finds one operating point for all; leave --shard out")
-    with runner.stopping(out):
+    with stopping(out):
         chosen = await choose(recipe, out, show)
     results = await runner.compare(chosen.recipe, out, show, verify=chosen.verify, **options)
     assert results is not None
     heads = recipe.config.head_to_head
     if heads is not None and heads.memory is not None:
-        with runner.stopping(out):
+        with stopping(out):
             results["head_to_head"]["memory"] = await memory.compare(recipe, heads.memory, results, out, show)
             write_json(out / "results.json", results)
     return results
@@ -257,7 +258,7 @@ class _Finder:
         return Budget(self.name, self.measure, rule, self.heads.tolerance, len(self.questions), value, yardstick)
 
     async def _as_it_stands(self, arm: RouterConfig) -> thresholds.Tried:
-        contestant, on, folder = runner.contestant_of(self.recipe, arm), self._on(arm), self._folder(arm)
+        contestant, on, folder = contestant_of(self.recipe, arm), self._on(arm), self._folder(arm)
         work.claim(folder, {**on.about(contestant.router), "knobs": contestant.arm.knobs, "questions from": on.split})
         timed = self.measure in LATENCIES
         trial = Trial(on.pair, self.questions, on.options, folder, self._settings(None), self._progress(arm), timed)

@@ -24,7 +24,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from baton.bench import metrics, runner, statistics, tasks
+from baton.bench import metrics, statistics, tasks
+from baton.bench.contestants import contestant_of
 from baton.bench.folder import failure
 from baton.bench.grading import Grade, Grader
 from baton.bench.load import Sent, closed_loop, uncollected
@@ -170,7 +171,7 @@ class _Trial:
         return self.out / (quote(label, safe="@") + ending)
 
     def _router(self, arm: RouterConfig) -> tuple[Router, dict[str, Any]]:
-        contestant = runner.contestant_of(self.recipe, arm, self.shares.get(arm.share_of or "", 0.0))
+        contestant = contestant_of(self.recipe, arm, self.shares.get(arm.share_of or "", 0.0))
         return contestant.router, contestant.arm.knobs
 
     # What an answer takes.

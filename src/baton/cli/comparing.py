@@ -28,7 +28,7 @@ def compare(
     track: Annotated[str | None, typer.Option(help="wandb, tensorboard, or both, separated by commas.")] = None,
 ) -> None:
     """Compare routers on one pair and one task: accuracy, latency and what it cost, with intervals."""
-    from baton.bench.runner import run_compare
+    from baton.bench.command import run_compare
 
     names, trackers = ([x.strip() for x in (text or "").split(",") if x.strip()] for text in (routers, track))
     code = run_compare(

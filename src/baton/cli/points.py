@@ -103,7 +103,7 @@ def calibrate_arms(
     concurrency: Annotated[int, typer.Option(help="Answers in flight.")] = 16,
 ) -> None:
     """Find the operating points that a recipe's arms ask for, on its calibration questions."""
-    from baton.bench.runner import shard_of
+    from baton.bench.shards import shard_of
     from baton.calibrate.arms import calibrate_arms as calibrated
     from baton.calibrate.thresholds import Settings
     from baton.config import load_recipe

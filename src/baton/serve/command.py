@@ -14,8 +14,8 @@ from typing import Any
 
 import uvicorn
 
+from baton.bench.contestants import contestant_of
 from baton.bench.load import uncollected
-from baton.bench.runner import contestant_of
 from baton.config import ConfigError, PairConfig, PolicyConfig, Recipe, load_pair, load_recipe, pair_options
 from baton.generation import Router
 from baton.pair import Pair

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from baton import routers
 from baton.bench import environment, tasks
-from baton.bench.runner import shard_of
+from baton.bench.shards import shard_of
 from baton.calibrate.points import generation_settings
 from baton.calibrate.work import Progress
 from baton.config import (

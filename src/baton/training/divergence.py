@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from baton.bench import tasks
-from baton.bench.runner import shard_of
+from baton.bench.shards import shard_of
 from baton.bench.tasks import Question
 from baton.boundary import END_OF_TEXT, END_OF_THINKING, Boundary, Cap, TextBoundary
 from baton.calibrate.work import Progress, claim, each

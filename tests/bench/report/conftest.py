@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from small import recipe
 
-from baton.bench.runner import run_compare
+from baton.bench.command import run_compare
 
 
 @pytest.fixture(scope="session")
