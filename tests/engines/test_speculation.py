@@ -116,17 +116,17 @@ async def test_engines_that_share_a_model_run_side_by_side_and_change_nothing(ma
 async def test_logits_are_bitwise_those_without_speculation(
     make: Make, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from baton.engines.worker import Worker
+    from baton.engines import worker
 
     seen: dict[tuple[int, ...], torch.Tensor] = {}
-    draw = Worker._draw
+    draw = worker.draw
 
-    def watch(self: Worker, rows: Any, logits: torch.Tensor) -> list[int]:
+    def watch(rows: Any, logits: torch.Tensor) -> list[int]:
         prefixes = [(*r.sought.ids(), *r.proposed[:n]) for r in rows for n in range(1 + len(r.proposed))]
         seen.update(zip(prefixes, logits.clone(), strict=True))
-        return draw(self, rows, logits)
+        return draw(rows, logits)
 
-    monkeypatch.setattr(Worker, "_draw", watch)
+    monkeypatch.setattr(worker, "draw", watch)
     plain, fast = make(), make(DRAFT)
     for prompt in PROMPTS:
         await write(plain, prompt, 60, sampling)

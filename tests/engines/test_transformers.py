@@ -62,17 +62,17 @@ def generated(model: Any, prompt: list[int], count: int) -> list[int]:
 @pytest.fixture
 def logits_seen(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[int, ...], torch.Tensor]:
     """The logits of every token that the engine samples, by the ids before it."""
-    from baton.engines.worker import Worker
+    from baton.engines import worker
 
     seen: dict[tuple[int, ...], torch.Tensor] = {}
-    draw = Worker._draw
+    draw = worker.draw
 
-    def watch(self: Worker, rows: Any, logits: torch.Tensor) -> list[int]:
+    def watch(rows: Any, logits: torch.Tensor) -> list[int]:
         for row, one in zip(rows, logits, strict=True):
             seen[tuple(row.sought.ids())] = one.clone()
-        return draw(self, rows, logits)
+        return draw(rows, logits)
 
-    monkeypatch.setattr(Worker, "_draw", watch)
+    monkeypatch.setattr(worker, "draw", watch)
     return seen
 
 

@@ -20,7 +20,7 @@ from baton.engines.kv import Cache, Pool
 from baton.engines.network import Network, Part
 
 if TYPE_CHECKING:
-    from baton.engines.worker import Place, Sample
+    from baton.engines.rows import Place, Sample
 
 Wish = tuple["Sample", int]
 """A row, whose cache and pending tokens are its whole sequence, and how many tokens to propose at most."""

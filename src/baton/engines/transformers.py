@@ -34,8 +34,9 @@ from baton.engines.base import (
 from baton.engines.chat import render, vocabulary_of
 from baton.engines.kv import Geometry
 from baton.engines.network import Network
+from baton.engines.rows import Fill, Ground, Place, Row, Sample, Score
 from baton.engines.speculation import DraftModel, Lookup, Proposer, Speculator
-from baton.engines.worker import Fill, Ground, Place, Row, Sample, Score, Worker
+from baton.engines.worker import Worker
 from baton.flops import architecture
 from baton.vocabulary import Vocabulary
 
