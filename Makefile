@@ -26,7 +26,8 @@ demo: $(VENV)/core
 test: $(VENV)/test
 	$(BIN)/python -m pytest
 
-# A process for each file: vLLM in process sets what torch takes for granted.
+# A process for each file: vLLM in process sets what torch takes for granted. 20 minutes on a core that was shared with four
+# other jobs.
 test-vllm: $(VLLM_VENV)/test
 	for file in tests/with_vllm/test_*.py; do $(VLLM_VENV)/bin/python -m pytest $$file -m vllm || exit 1; done
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from nano_models import BLOCK, CONTEXT, VLLM, nano
-from proposers import save_padded_draft, save_random_head
+from proposers import save_padded_draft
 
 from baton.boundary import ENTROPY, MARGIN, SENTENCE, STEP, TOP_PROB, Learned, Seen, SegmentMatcher
 from baton.engines.base import (
@@ -248,9 +248,7 @@ async def test_a_core_that_dies_is_a_typed_error_and_the_next_call_starts_it_aga
 async def test_speculation_changes_no_greedy_token(
     method: str, reference: Engine, prompts: Any, tmp_path: Path
 ) -> None:
-    model = {"draft_model": str(tmp_path), "eagle3": str(tmp_path)}.get(method)
-    if method == "eagle3":
-        save_random_head(tmp_path)
+    model = {"draft_model": str(tmp_path), "eagle3": "nano:eagle3"}.get(method)
     if method == "draft_model":
         save_padded_draft(tmp_path)
     speculative = {"method": method, "tokens": 3} | ({"model": model} if model else {})
@@ -264,9 +262,8 @@ async def test_speculation_changes_no_greedy_token(
         cut, theirs = [await write(e, prompt, 120, until=(SENTENCE,)) for e in (engine, reference)]
         assert cut.ids == theirs.ids
     counts = engine.metrics()
-    assert counts["tokens_proposed"] >= counts["tokens_accepted"]
-    # A random head is never right for long; the text repeats itself and the draft is the target's pupil.
-    assert (counts["tokens_accepted"] > 40) == (method != "eagle3")
+    # The text repeats itself, the draft is the target's pupil, and so is the head; none of them is always right.
+    assert 40 < counts["tokens_accepted"] < counts["tokens_proposed"]
     if method == "draft_model":
         assert engine.drafting is not None
         assert engine.architecture is not None
