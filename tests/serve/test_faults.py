@@ -205,6 +205,13 @@ def test_a_server_that_refuses_one_request_is_not_taken_for_dead(impatient: Serv
     assert impatient.metric("baton_part_deaths_total") == 0
 
 
+def test_a_router_that_reads_what_the_engines_do_not_give_is_refused(impatient: Served) -> None:
+    # A server that returns no token ids tells nothing of single tokens.
+    refused = impatient.post(CHAT, model="p:glimp", messages=QUESTION)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "unsupported")
+    assert impatient.get("/health").json()["status"] == "ok"
+
+
 def test_a_target_that_is_only_silent_counts_as_dead(impatient: Served, relay: Relay) -> None:
     assert wrote_draft(impatient) > 0
     process = relay.served["target"].process

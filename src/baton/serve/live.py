@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from baton.serve.answering import Choice, Job
-from baton.trace import Kind, Role, Segment, Trace
+from baton.trace import Kind, Role, Segment
 
 PAGE = Path(__file__).with_name("page.html")
 KEPT = 500
@@ -72,16 +72,23 @@ class Live:
             "seconds": now - job.arrived,
             "tokens": choice.trace.tokens() if choice.over else choice.written,
             "alone": choice.missing,
-            "stretches": self._stretches(choice.trace),
+            "stretches": self._stretches(choice),
         }
 
-    def _stretches(self, trace: Trace) -> list[dict[str, Any]]:
+    def _stretches(self, choice: Choice) -> list[dict[str, Any]]:
         """Kept segments, those of one writer as one, and behind them what is being written or still undecided."""
-        kept = [s for s in trace.path() if s.ids]
+        kept = [s for s in choice.trace.path() if s.ids]
         rows = [self._stretch(role.value, list(some)) for role, some in groupby(kept, key=lambda s: s.role)]
-        under_way = [s for s in trace.segments if not s.kept and s.ended_by is None and s.kind is Kind.WRITE and s.ids]
-        return rows + [{**self._stretch(s.role.value, [s]), "open": True} for s in under_way[:4]]
+        under_way = (s for s in choice.trace.segments if not s.kept and s.ended_by is None and s.kind is Kind.WRITE)
+        return rows + [part for segment in islice(under_way, 4) for part in _parts(choice, segment)]
 
     def _stretch(self, writer: str, segments: list[Segment]) -> dict[str, Any]:
         text = {"text": "".join(s.text for s in segments)} if self.text else {}
         return {"writer": writer, "tokens": sum(len(s.ids) for s in segments), **text}
+
+
+def _parts(choice: Choice, segment: Segment) -> list[dict[str, Any]]:
+    """A segment that is being written: what the reader has of it, which stays, and what is still open."""
+    sent = choice.shown if segment.id == choice.segment else 0
+    parts = ((sent, {}), (len(segment.ids) - sent, {"open": True}))
+    return [{"writer": segment.role.value, "tokens": count, **more} for count, more in parts if count]
