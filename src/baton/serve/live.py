@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 from pathlib import Path
@@ -90,5 +91,5 @@ class Live:
 def _parts(choice: Choice, segment: Segment) -> list[dict[str, Any]]:
     """A segment that is being written: what the reader has of it, which stays, and what is still open."""
     sent = choice.shown if segment.id == choice.segment else 0
-    parts = ((sent, {}), (len(segment.ids) - sent, {"open": True}))
+    parts: Sequence[tuple[int, dict[str, bool]]] = ((sent, {}), (len(segment.ids) - sent, {"open": True}))
     return [{"writer": segment.role.value, "tokens": count, **more} for count, more in parts if count]
