@@ -285,7 +285,7 @@ class TokenJob(Job):
 
     @torch.inference_mode()
     def exported_scores(self, folder: Path, examples: Sequence[Example]) -> list[list[float]]:
-        head, _ = TokenHead.load(folder, self._table() if self.about.embedding else None)
+        head, _ = TokenHead.load(folder, self._table() if read_about(folder).embedding else None)
         return [
             head(e.numbers, torch.tensor(e.read)).double().sigmoid().tolist()
             for e in examples
