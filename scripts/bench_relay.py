@@ -86,7 +86,7 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def weightless(asked: argparse.Namespace, role: Role) -> Weightless:
+def weightless(asked: argparse.Namespace, schedule: Schedule, role: Role) -> Weightless:
     """The model of a role."""
     target = role is Role.TARGET
     devices = asked.target_devices if target else asked.draft_devices
@@ -96,7 +96,7 @@ def weightless(asked: argparse.Namespace, role: Role) -> Weightless:
     return Weightless(
         size=asked.target if target else asked.draft,
         cache_mb=asked.cache_mb[0 if target else 1],
-        max_batch=max(asked.at_once),
+        max_batch=max(asked.at_once) * schedule.in_flight,
         settings=VllmSettings(
             devices=devices,
             tensor_parallel=len(devices or (0,)),
@@ -109,13 +109,13 @@ def weightless(asked: argparse.Namespace, role: Role) -> Weightless:
     )
 
 
-async def started(asked: argparse.Namespace, folder: Path) -> dict[Role, Engine]:
+async def started(asked: argparse.Namespace, schedule: Schedule, folder: Path) -> dict[Role, Engine]:
     """Both engines, started beside each other."""
     os.environ.update(variables(None))
 
     async def start(role: Role, after: float) -> Engine:
         await asyncio.sleep(after)
-        return await asyncio.to_thread(weightless(asked, role).start, folder)
+        return await asyncio.to_thread(weightless(asked, schedule, role).start, folder)
 
     stagger = 0 if on_cpu() else STAGGER_SECONDS
     started = await asyncio.gather(start(Role.TARGET, 0), start(Role.DRAFT, stagger), return_exceptions=True)
@@ -146,7 +146,7 @@ async def run(asked: argparse.Namespace, results: Results, schedule: Schedule) -
     end = time.monotonic() + asked.seconds
     with tempfile.TemporaryDirectory() as folder:
         begun = time.monotonic()
-        engines = await started(asked, Path(folder))
+        engines = await started(asked, schedule, Path(folder))
         print(f"engines started in {time.monotonic() - begun:.0f} s", flush=True)
         try:
             replayer = Replayer(engines, schedule)
@@ -187,7 +187,7 @@ def main() -> None:
     settings = {name: value for name, value in vars(asked).items() if name not in beside}
     # Said only where it is asked for: results from before there was a choice go on.
     settings = {name: value for name, value in settings.items() if name not in LATER or value != LATER[name]}
-    settings |= {"schedule": Path(asked.schedule).name, "max_batch": max(asked.at_once)}
+    settings |= {"schedule": Path(asked.schedule).name, "max_batch": max(asked.at_once) * schedule.in_flight}
     about = json.loads(json.dumps(settings)) | {"target_share": round(schedule.share, 4)}
     results = Results(asked.out, about, FOLLOWING if asked.follow else ARMS)
     if is_done(asked, results):

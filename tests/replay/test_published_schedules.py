@@ -70,6 +70,13 @@ def test_lookahead_accepts_as_reported_and_the_targets_own_steps_are_written_bes
                 assert after.kept
 
 
+def test_the_requests_of_an_answer_at_a_time_are_those_beside_each_other():
+    assert [load_schedule(name).in_flight for name in ("relaygen", "rsd")] == [1, 1]
+    own, step, last = Part(Role.TARGET, 9, "beside"), Part(Role.DRAFT, 9), Part(Role.TARGET, 9)
+    assert Schedule(20, ((last, own, step, own, step, last, own, step, last),)).in_flight == 3
+    assert load_schedule("lookahead").in_flight == 5
+
+
 def test_what_is_thrown_away_takes_its_time_and_no_place_in_the_answer():
     parts = Part(Role.DRAFT, 10, "discarded"), Part(Role.TARGET, 8), Part(Role.DRAFT, 5)
     turn = run(replayer(*parts).turn(1, "relay", 0, 1))

@@ -96,6 +96,20 @@ class Schedule:
         return statistics.fmean(mine or [0]), statistics.fmean(theirs or [0])
 
     @property
+    def in_flight(self) -> int:
+        """Most requests of one answer to one model at a time: more than 1 where segments are written beside others."""
+        most = 1
+        for answer in self.answers:
+            beside = {Role.TARGET: 0, Role.DRAFT: 0}
+            for part in answer:
+                if part.use == "beside":
+                    beside[part.role] += 1
+                most = max(most, beside[part.role] + (part.use != "beside"))
+                if part.kept and part.role is Role.TARGET:
+                    beside = dict.fromkeys(beside, 0)
+        return most
+
+    @property
     def share(self) -> float:
         """The target's share of the kept tokens."""
         return share(part for answer in self.answers for part in answer)
