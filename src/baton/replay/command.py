@@ -73,11 +73,12 @@ async def _measured(
     config: PairConfig, source: str, results: Results, schedule: Schedule, loads: list[Load], sharing: list[int],
     answers: int, turns: int, prefix: int,
 ) -> None:  # fmt: skip
+    from baton.config import pair_folder
     from baton.pair import Pair
     from baton.replay.matrix import Matrix
     from baton.replay.turn import Replayer
 
-    loaded = Pair.load(config, Path.cwd() if source == "nano" else Path(source).resolve().parent)
+    loaded = Pair.load(config, pair_folder(source))
     try:
         replayer = Replayer(loaded.engines, schedule)
         matrix = Matrix(

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from baton.gate import Gate
 from baton.generation import Generation, Router
+from baton.routers.checks import at_least
 from baton.routers.worn import Wearing, Worn
 from baton.trace import Segment
 
@@ -37,8 +38,7 @@ class BailOut(Wearing):
     name: ClassVar[str] = "bail-out"
 
     def __post_init__(self) -> None:
-        if self.rejections < 1:
-            raise ValueError(f"bail-out.rejections: {self.rejections} is too few; use 1 or more")
+        at_least("bail-out.rejections", self.rejections, 1)
 
     async def __call__(self, gen: Generation) -> None:
         try:

@@ -11,6 +11,7 @@ from typing import ClassVar
 from baton.boundary import STEP, Boundary, Cap
 from baton.gate import Threshold
 from baton.generation import Generation
+from baton.routers.checks import at_least
 from baton.routers.early import end_with
 from baton.trace import Segment
 
@@ -88,8 +89,8 @@ class GSI:
 
     def __post_init__(self) -> None:
         for knob, value in (("n", self.n), ("n_target", self.n_target), ("step_tokens", self.step_tokens)):
-            if value is not None and value < 1:
-                raise ValueError(f"gsi.{knob}: {value} is too few; use 1 or more")
+            if value is not None:
+                at_least(f"gsi.{knob}", value, 1)
         if not self.beta > 0:
             raise ValueError(f"gsi.beta: {self.beta} gives the reward no weight; use a positive number")
         if math.isnan(self.threshold):

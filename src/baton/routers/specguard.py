@@ -11,6 +11,7 @@ from baton.boundary import STEP, Cap
 from baton.engines.base import UnsupportedError
 from baton.gate import Threshold
 from baton.generation import Generation
+from baton.routers.checks import at_least
 from baton.trace import Segment
 
 
@@ -53,8 +54,7 @@ class SpecGuard:
 
     def __post_init__(self) -> None:
         for knob, value in (("n", self.n), ("step_tokens", self.step_tokens)):
-            if value < 1:
-                raise ValueError(f"specguard.{knob}: {value} is too few; use 1 or more")
+            at_least(f"specguard.{knob}", value, 1)
         if self.pooling not in {"softmax", "mean"}:
             raise ValueError(f"specguard.pooling: {self.pooling!r} is unknown; use softmax or mean")
         if not 0 <= self.grounding <= 1:

@@ -9,6 +9,7 @@ from typing import ClassVar
 from baton.boundary import STEP, Cap
 from baton.gate import Threshold
 from baton.generation import Generation
+from baton.routers.checks import at_least
 from baton.routers.gsi import soft_choice, tilted_rewards
 
 
@@ -42,8 +43,7 @@ class SPECS:
 
     def __post_init__(self) -> None:
         for knob, value in (("n", self.n), ("step_tokens", self.step_tokens)):
-            if value < 1:
-                raise ValueError(f"specs.{knob}: {value} is too few; use 1 or more")
+            at_least(f"specs.{knob}", value, 1)
         if not self.beta > 0:
             raise ValueError(f"specs.beta: {self.beta} gives the reward no weight; use a positive number")
         if math.isnan(self.threshold):

@@ -16,7 +16,16 @@ import uvicorn
 
 from baton.bench.contestants import contestant_of
 from baton.bench.load import uncollected
-from baton.config import ConfigError, PairConfig, PolicyConfig, Recipe, load_pair, load_recipe, pair_options
+from baton.config import (
+    ConfigError,
+    PairConfig,
+    PolicyConfig,
+    Recipe,
+    load_pair,
+    load_recipe,
+    pair_folder,
+    pair_options,
+)
 from baton.generation import Router
 from baton.pair import Pair
 from baton.serve.app import Server, build
@@ -104,7 +113,7 @@ def serve(
         ValueError: a setting, the pair, a router or the recipe cannot be used.
     """
     settings = ServeSettings(**given, keys=_keys(key_env))
-    config, base = load_pair(pair_path), Path.cwd() if pair_path == "nano" else Path(pair_path).resolve().parent
+    config, base = load_pair(pair_path), pair_folder(pair_path)
     arms = arms_of(load_recipe(recipe_path)) if recipe_path is not None else {}
     default = PolicyConfig(router=router, knobs=dict(knobs))
     # Taken before the models are loaded: that takes minutes.

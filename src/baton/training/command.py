@@ -24,6 +24,7 @@ from baton.config import (
     load_label_recipe,
     load_pair,
     located,
+    pair_folder,
     pair_options,
 )
 from baton.engines.chat import load_tokenizer
@@ -106,7 +107,7 @@ def import_labels(path: Path, form: str, pair: str, out: Path) -> Published:
         ValueError: the pair's tokenizer or a row of the file cannot be used.
     """
     config = load_pair(pair)
-    base = Path.cwd() if pair == "nano" else Path(pair).resolve().parent
+    base = pair_folder(pair)
     model = config.target
     tokenizer, vocabulary = load_tokenizer(located(model.model, base), model.revision, model.trust_remote_code)
     found = published.read(path, form, tokenizer, vocabulary)
