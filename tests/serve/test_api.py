@@ -66,6 +66,15 @@ def test_the_pieces_of_a_stream_are_the_whole(server: Served, model: str) -> Non
     assert events[-1].usage.completion_tokens > 0
 
 
+def test_each_event_has_the_tokens_so_far_when_asked(server: Served) -> None:
+    wanted = {"include_usage": True, "continuous_usage_stats": True}
+    *events, last = streamed(server, model="nano:relaygen", max_tokens=40, stream_options=wanted)
+    counts = [event.usage.completion_tokens for event in events]
+    assert counts == sorted(counts)
+    assert 0 < counts[0] < counts[-1] == last.usage.completion_tokens
+    assert {event.usage.prompt_tokens for event in events} == {last.usage.prompt_tokens}
+
+
 def test_the_router_is_named_by_the_model_or_beside_it(server: Served) -> None:
     by_name = chat(server, model="nano:rsd@0.99")
     beside = chat(server, model="nano", extra_body={"router": "rsd", "knobs": {"threshold": 0.99}})
