@@ -14,7 +14,10 @@ import pytest
 pytestmark = pytest.mark.vllm
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "bench_relay.py"
-ANSWERS = [[["target", 5], ["draft", 3], ["target", 2]], [["target", 9], ["draft", 1]]]
+ANSWERS = [
+    [["target", 5], ["draft", 3], ["target", 2]],
+    [["draft", 4, "discarded"], ["target", 6, "beside"], ["draft", 1], ["target", 9]],
+]
 
 
 def bench(folder: Path) -> tuple[dict[str, Any], str]:
@@ -38,12 +41,13 @@ def test_each_arm_is_timed_on_two_engines(tmp_path: Path) -> None:
     assert measured[:5] == [(2, arm) for arm in ("target", "cut", "relay", "draft", "beside")]
     for turn in results["turns"][:5]:
         assert len(turn["seconds"]) == 2
-        written = {"relay": {"target": 16, "draft": 4}, "draft": {"target": 0, "draft": 20}}.get(turn["arm"])
+        written = {"relay": {"target": 22, "draft": 8}, "draft": {"target": 0, "draft": 20}}.get(turn["arm"])
         if turn["arm"] != "beside":
             assert turn["tokens"] == (written or {"target": 20, "draft": 0})
             assert {r: e["tokens_sampled"] for r, e in turn["engines"].items()} == turn["tokens"]
         # A cut costs a request: so many had to find their first token again.
-        assert sum(map(len, turn["first_s"].values())) == (3 if turn["arm"] in ("cut", "relay") else 0)
+        assert sum(map(len, turn["first_s"].values())) == {"cut": 3, "relay": 5}.get(turn["arm"], 0)
+        assert turn["beside"] == (6 if turn["arm"] == "relay" else 0)
     # The draft goes on beside the target until that is done.
     assert results["turns"][4]["tokens"]["target"] == 20
     assert results["turns"][4]["tokens"]["draft"] > 0
