@@ -45,8 +45,8 @@ PATH = "/v1/chat/completions"
 def small_pair(folder: Path) -> str:
     """The nano pair with caches that are full before the soak begins: what they keep of answers is no leak."""
     data = NANO_PAIR.model_dump(mode="json", exclude_unset=True)
-    for role in ("target", "draft"):
-        data[role]["cache_mb"] = CACHE_MB
+    for model in (data["target"], data["draft"], *(s for s in data["scorers"].values() if s["kind"] == "prm")):
+        model["cache_mb"] = CACHE_MB
     file = folder / "pair.yaml"
     file.write_text(yaml.safe_dump(data))
     return str(file)
@@ -195,6 +195,9 @@ async def soak(process: subprocess.Popen[bytes], url: str, requests: int, seed: 
     soak = Soak(url, seed)
     await soak.learn()
     capacity = await soak.capacity(warmup)
+    # The first overload fills what the server keeps for good (buffers, connections, threads).
+    await soak.run(requests // 5, 2 * capacity)
+    soak.outcomes.clear()
     before, begun = memory_mb(process), time.monotonic()
     await soak.run(requests, 2 * capacity)
     seconds = time.monotonic() - begun
