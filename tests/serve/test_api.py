@@ -221,7 +221,7 @@ def test_characters_are_never_cut(server: Served) -> None:
     whole = server.client.completions.create(**asked).choices[0].text
     assert not whole.isascii()
     body = {**asked, "stream": True}
-    with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60) as reply:
+    with httpx.stream("POST", f"{server.url}/v1/completions", json=body, headers=server.headers, timeout=60) as reply:
         events = [data.decode() for data in b"".join(reply.iter_bytes()).split(b"\n\n") if data]
     pieces = [json.loads(event.removeprefix("data: "))["choices"][0]["text"] for event in events[:-1]]
     assert len(pieces) > 3
