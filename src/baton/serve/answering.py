@@ -52,6 +52,11 @@ class Choice:
         """Why it ended, in OpenAI's words."""
         return FINISH[self.trace.finish]
 
+    @property
+    def tokens(self) -> int:
+        """Tokens of both models: those kept once it is over, before that those shown."""
+        return self.trace.tokens() if self.over else self.written
+
     def put(self, piece: Piece) -> None:
         """Adds what the reader gets next; for one who is behind, pieces become one."""
         last = self.pieces[-1] if self.pieces else None

@@ -71,7 +71,7 @@ class Live:
             "id": f"{job.number}.{choice.index}",
             "router": job.wanted.router.name,
             "seconds": now - job.arrived,
-            "tokens": choice.trace.tokens() if choice.over else choice.written,
+            "tokens": choice.tokens,
             "alone": choice.missing,
             "stretches": self._stretches(choice),
         }

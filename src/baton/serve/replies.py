@@ -80,7 +80,7 @@ class Replies:
     @staticmethod
     def _so_far(choice: Choice) -> dict[str, int]:
         prompt = len(choice.trace.prompts.get(Role.TARGET, ()))
-        written = choice.trace.tokens() if choice.over else choice.written
+        written = choice.tokens
         return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
 
     def _head(self, kind: str) -> dict[str, Any]:
