@@ -5,14 +5,14 @@
 # 32B and 1.7B shapes on one GPU, unless told otherwise; engines under CUDA's multi-process service (MPS):
 #   full     full graphs for steps that read                eagle3        Eagle-3 on the target, 2.4 tokens a step
 #   sync     as full, without asynchronous scheduling       plain         as vLLM comes: its own graphs, no MPS
-#   follow   as full: the router load-aware                 follow-eagle3 the same over Eagle-3
+#   routers  as full: load-aware under load, and the        routers-eagle3 the same over Eagle-3
+#            schedules of Lookahead and RSD one at a time
 #   open     8B and 0.6B shapes, open loops at 50, 70 and 90 % of the target's capacity
-#   routers  the schedules of RSD and Lookahead             routers-eagle3 the same over Eagle-3
 #   tp2      two GPUs: the target divided over both, the draft beside it on the first
 #   apart    two GPUs: a model on each
 # RELAY_MPS= leaves the service out; RELAY_OPTIONS are further options of scripts/bench_relay.py. To check the plan on a CPU:
 #   RELAY_MPS= RELAY_START=0 RELAY_OPTIONS="--target tiny --draft tiny --cache-mb 64,64 --context 1024 --at-once 1,2 --sharing 2 \
-#     --requests 20 --turns 1" benchmarks/relay.sh /tmp/check 400 follow open
+#     --requests 20 --turns 1" benchmarks/relay.sh /tmp/check 400 routers open
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=${1:-benchmarks/relay} seconds=${2:-600}
@@ -27,20 +27,25 @@ bench() { # NAME OPTION ...: one start of the pair
   # Engines take a minute and a half to start, and time to stop.
   [ $((end - SECONDS)) -gt "$start" ] || { echo "no time for $name"; return 0; }
   echo "== $name, $((end - SECONDS)) s left"
+  local words=() word
+  for word; do
+    [ "$word" != then ] || words+=(${RELAY_OPTIONS-})
+    words+=("$word")
+  done
   # shellcheck disable=SC2086
   "${PYTHON:-python3}" scripts/bench_relay.py --out "$out/h200-$name.json" --answers 1 \
-    --seconds $((end - SECONDS - 10)) "$@" ${RELAY_OPTIONS-}
-}
-
-routers() { # SUFFIX OPTION ...: schedules that need longer answers, one at a time
-  local suffix=$1 schedule; shift
-  for schedule in lookahead rsd; do
-    bench "$schedule$suffix" $mps --schedule "$schedule" --answers 4 --turns 1 --at-once 1 --sharing "" "$@"
-  done
+    --seconds $((end - SECONDS - 10)) "${words[@]}" ${RELAY_OPTIONS-}
 }
 
 eagle3=(--graphs piecewise --accepted 2.4)
-follow=(--follow 8 --turns 1 --at-once 16,64 --sharing "")
+routers() { # SUFFIX OPTION ...: the router that follows the load, and longer schedules than RelayGen's
+  local suffix=$1; shift
+  local one=(--follow 0 --answers 4 --at-once 1)
+  bench "follow$suffix" $mps "$@" --follow 8 --turns 1 --at-once 16,64 --sharing "" \
+    then --out "$out/h200-lookahead$suffix.json" --schedule lookahead "${one[@]}" \
+    then --out "$out/h200-rsd$suffix.json" --schedule rsd "${one[@]}"
+}
+
 for configuration; do
   case $configuration in
     full) bench full $mps --graphs full || bench mps $mps --graphs piecewise || bench plain ;;
@@ -48,8 +53,6 @@ for configuration; do
     # A request that comes while a step is under way need not wait for the next one, which is scheduled already.
     sync) bench sync $mps --graphs full --no-async --at-once 16,64,1,4 --sharing 16 ;;
     plain) bench plain --at-once 1,16 --sharing 16 ;;
-    follow) bench follow $mps --graphs full "${follow[@]}" ;;
-    follow-eagle3) bench follow-eagle3 $mps "${eagle3[@]}" "${follow[@]}" ;;
     open) bench open $mps --graphs full --target 8b --draft 0.6b --cache-mb 40960,20480 --at-once 1,64 --sharing 64 \
       --of-capacity 0.5,0.7,0.9 ;;
     routers) routers "" --graphs full ;;

@@ -5,12 +5,14 @@ every run relays the same way. For each number of answers at once there is a war
 three times over; a ratio compares two arms of one turn, and the median of the three is reported. Single requests show
 where the time of a cut goes (`probes` in the results), and the draft alone and beside the target how far the steps of
 both overlap. With `--follow` the router `load-aware` follows the schedule, in place of the cut target; `--of-capacity`
-adds open loops, at shares of the answers a second that the target gives under the highest load. Whatever is measured is
+adds open loops, at shares of the answers a second that the target gives under the highest load. Each `then` begins one
+more measurement on the same engines, with the options of the first but for those that follow. Whatever is measured is
 appended to the results as it ends: the same command goes on where an interrupted one stopped.
 
     python scripts/bench_relay.py --out benchmarks/relay/h200.json
     python scripts/bench_relay.py --out benchmarks/relay/h200-mps.json --mps --graphs full
     python scripts/bench_relay.py --out benchmarks/relay/h200-eagle3.json --mps --accepted 2.4
+    python scripts/bench_relay.py --out rsd.json --at-once 1 --schedule rsd then --out look.json --schedule lookahead
     python scripts/bench_relay.py --out /tmp/tiny.json --target tiny --draft tiny --cache-mb 64,64 --at-once 1
 """
 
@@ -25,9 +27,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+import traceback
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +50,29 @@ from baton.trace import Role
 
 SCHEDULE = Path(__file__).parent.parent / "benchmarks" / "relay" / "schedule.json"
 """RelayGen's."""
-LATER = {"follow": None, "of_capacity": (), "requests": 500}
+LATER = {"follow": 0, "of_capacity": (), "requests": 500}
 """Settings that came later, and what stands for them where they are left out."""
+ENGINES = (
+    "target", "draft", "cache_mb", "target_devices", "draft_devices", "context", "block", "graphs", "no_async", "mps",
+    "accepted", "speculative_tokens", "seconds",
+)  # fmt: skip
+"""Settings that all measurements of a start share."""
 STAGGER_SECONDS = 15
 """The draft starts beside the target, once that has its processes."""
 
 
-def arguments() -> argparse.Namespace:
+@dataclass(frozen=True)
+class Measurement:
+    """What is measured on the engines, and where it is kept."""
+
+    asked: argparse.Namespace
+    schedule: Schedule
+    results: Results
+
+
+def arguments(words: Sequence[str]) -> list[argparse.Namespace]:
+    """Of each measurement."""
+
     def numbers(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(",")) if text else ()
 
@@ -78,15 +97,24 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--at-once", type=numbers, default=(1, 16, 4, 64), help="answers in flight, in this order")
     parser.add_argument("--sharing", type=numbers, default=(16, 1), help="of those, where overlap is measured too")
     parser.add_argument("--answers", type=int, default=2, help="answers a turn, and at least as many as are at once")
-    parser.add_argument("--follow", type=int, metavar="N", help="router load-aware, over N answers for each at once")
+    parser.add_argument(
+        "--follow", type=int, default=0, metavar="N", help="load-aware, over N answers for each at once"
+    )
     parser.add_argument("--of-capacity", type=shares, default=(), help="open loops, of the target's answers a second")
     parser.add_argument("--requests", type=int, default=500, help="answers of an open loop")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no turn that would end later")
-    return parser.parse_args()
+    ends = [n for n, word in enumerate(words) if word == "then"]
+    first = parser.parse_args(words[: ends[0]] if ends else words)
+    wanted = [first]
+    for begin, end in zip(ends, [*ends[1:], len(words)], strict=True):
+        wanted.append(parser.parse_args(words[begin + 1 : end], argparse.Namespace(**vars(first) | {"out": None})))
+        if other := [name for name in ENGINES if getattr(wanted[-1], name) != getattr(first, name)]:
+            parser.error(f"--{other[0].replace('_', '-')}: given before `then`, for the engines are started once")
+    return wanted
 
 
-def weightless(asked: argparse.Namespace, schedule: Schedule, role: Role) -> Weightless:
+def weightless(asked: argparse.Namespace, max_batch: int, role: Role) -> Weightless:
     """The model of a role."""
     target = role is Role.TARGET
     devices = asked.target_devices if target else asked.draft_devices
@@ -96,7 +124,7 @@ def weightless(asked: argparse.Namespace, schedule: Schedule, role: Role) -> Wei
     return Weightless(
         size=asked.target if target else asked.draft,
         cache_mb=asked.cache_mb[0 if target else 1],
-        max_batch=max(asked.at_once) * schedule.in_flight,
+        max_batch=max_batch,
         settings=VllmSettings(
             devices=devices,
             tensor_parallel=len(devices or (0,)),
@@ -109,13 +137,13 @@ def weightless(asked: argparse.Namespace, schedule: Schedule, role: Role) -> Wei
     )
 
 
-async def started(asked: argparse.Namespace, schedule: Schedule, folder: Path) -> dict[Role, Engine]:
+async def started(asked: argparse.Namespace, max_batch: int, folder: Path) -> dict[Role, Engine]:
     """Both engines, started beside each other."""
     os.environ.update(variables(None))
 
     async def start(role: Role, after: float) -> Engine:
         await asyncio.sleep(after)
-        return await asyncio.to_thread(weightless(asked, schedule, role).start, folder)
+        return await asyncio.to_thread(weightless(asked, max_batch, role).start, folder)
 
     stagger = 0 if on_cpu() else STAGGER_SECONDS
     started = await asyncio.gather(start(Role.TARGET, 0), start(Role.DRAFT, stagger), return_exceptions=True)
@@ -142,23 +170,37 @@ def shared_by_mps(wanted: bool) -> Iterator[None]:
             subprocess.run(["nvidia-cuda-mps-control"], input="quit\n", text=True, check=False, timeout=30)
 
 
-async def run(asked: argparse.Namespace, results: Results, schedule: Schedule) -> None:
-    end = time.monotonic() + asked.seconds
+async def run(measurements: Sequence[Measurement], max_batch: int) -> int:
+    """The number of measurements that failed."""
+    asked = measurements[0].asked
+    end, failed = time.monotonic() + asked.seconds, 0
     with tempfile.TemporaryDirectory() as folder:
         begun = time.monotonic()
-        engines = await started(asked, schedule, Path(folder))
+        engines = await started(asked, max_batch, Path(folder))
         print(f"engines started in {time.monotonic() - begun:.0f} s", flush=True)
         try:
-            replayer = Replayer(engines, schedule)
-            closed = Matrix(
-                results, replayer, asked.at_once, results.arms, sharing=asked.sharing, answers=asked.answers,
-                rounds=asked.follow or 1, turns=asked.turns, end=end,
-            )  # fmt: skip
-            await closed.measure()
-            if rates := open_loops(asked, results):
-                await replace(closed, loads=rates, answers=asked.requests, turns=1).measure()
+            for measurement in measurements:
+                print(f"-- {measurement.results.file.name}", flush=True)
+                try:
+                    await measure(measurement, engines, end)
+                except Exception:
+                    # Engines are dear to start: what else they are for is measured all the same.
+                    traceback.print_exc()
+                    failed += 1
         finally:
             await asyncio.gather(*(engine.close() for engine in engines.values()))
+    return failed
+
+
+async def measure(measurement: Measurement, engines: dict[Role, Engine], end: float) -> None:
+    asked, results = measurement.asked, measurement.results
+    closed = Matrix(
+        results, Replayer(engines, measurement.schedule), asked.at_once, results.arms, sharing=asked.sharing,
+        answers=asked.answers, rounds=asked.follow or 1, turns=asked.turns, end=end,
+    )  # fmt: skip
+    await closed.measure()
+    if rates := open_loops(asked, results):
+        await replace(closed, loads=rates, answers=asked.requests, turns=1).measure()
 
 
 def open_loops(asked: argparse.Namespace, results: Results) -> list[float]:
@@ -180,23 +222,32 @@ def is_done(asked: argparse.Namespace, results: Results) -> bool:
     return len(rates) == len(asked.of_capacity) and bool(results.probes) and all(results.has(*key) for key in wanted)
 
 
-def main() -> None:
-    asked = arguments()
-    schedule = load_schedule(asked.schedule)
+def measurement(asked: argparse.Namespace, schedule: Schedule, max_batch: int) -> Measurement:
+    """With what its file holds already."""
     beside = ("out", "at_once", "sharing", "turns", "seconds")
     settings = {name: value for name, value in vars(asked).items() if name not in beside}
     # Said only where it is asked for: results from before there was a choice go on.
     settings = {name: value for name, value in settings.items() if name not in LATER or value != LATER[name]}
-    settings |= {"schedule": Path(asked.schedule).name, "max_batch": max(asked.at_once) * schedule.in_flight}
+    settings |= {"schedule": Path(asked.schedule).name, "max_batch": max_batch}
     about = json.loads(json.dumps(settings)) | {"target_share": round(schedule.share, 4)}
-    results = Results(asked.out, about, FOLLOWING if asked.follow else ARMS)
-    if is_done(asked, results):
-        print(f"{asked.out}: all is measured", flush=True)
+    return Measurement(asked, schedule, Results(asked.out, about, FOLLOWING if asked.follow else ARMS))
+
+
+def main() -> int:
+    wanted = arguments(sys.argv[1:])
+    schedules = [load_schedule(asked.schedule) for asked in wanted]
+    max_batch = max(max(asked.at_once) * schedule.in_flight for asked, schedule in zip(wanted, schedules, strict=True))
+    measurements = [measurement(*each, max_batch) for each in zip(wanted, schedules, strict=True)]
+    left, failed = [each for each in measurements if not is_done(each.asked, each.results)], 0
+    if left:
+        with shared_by_mps(wanted[0].mps):
+            failed = asyncio.run(run(left, max_batch))
     else:
-        with shared_by_mps(asked.mps):
-            asyncio.run(run(asked, results, schedule))
-    for row in results.summary():
-        print(json.dumps(row))
+        print("all is measured", flush=True)
+    for each in measurements:
+        for row in each.results.summary():
+            print(each.asked.out.name, json.dumps(row))
+    return failed
 
 
 if __name__ == "__main__":

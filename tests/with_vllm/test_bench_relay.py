@@ -20,23 +20,25 @@ ANSWERS = [
 ]
 
 
-def bench(folder: Path) -> tuple[dict[str, Any], str]:
-    """The results, and what is said of them."""
-    schedule, out = folder / "schedule.json", folder / "results.json"
+def bench(folder: Path) -> tuple[dict[str, Any], dict[str, Any], str]:
+    """The results, those of a second measurement on the same engines, and what is said of them."""
+    schedule, out, second = folder / "schedule.json", folder / "results.json", folder / "second.json"
     schedule.write_text(json.dumps({"prompt": 40, "answers": ANSWERS}))
     options = ["--target", "tiny", "--draft", "tiny", "--cache-mb", "64,64", "--context", "1024", "--at-once", "2"]
     options += ["--sharing", "2", "--of-capacity", "0.5", "--requests", "3"]
+    options += ["--answers", "2", "--turns", "1"]
+    then = ["then", "--out", second, "--schedule", "lookahead", "--of-capacity", "", "--sharing", "", "--at-once", "1"]
     done = subprocess.run(
-        [sys.executable, SCRIPT, "--out", out, "--schedule", schedule, *options, "--answers", "2", "--turns", "1"],
+        [sys.executable, SCRIPT, "--out", out, "--schedule", schedule, *options, *then, "--answers", "1"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    written: dict[str, Any] = json.loads(out.read_text())
-    return written, done.stdout
+    assert done.stdout.count("engines started") <= 1
+    return json.loads(out.read_text()), json.loads(second.read_text()), done.stdout
 
 
 def test_each_arm_is_timed_on_two_engines(tmp_path: Path) -> None:
-    results, _ = bench(tmp_path)
+    results, second, _ = bench(tmp_path)
     measured = [(t["at_once"], t["arm"]) for t in results["turns"]]
     assert measured[:5] == [(2, arm) for arm in ("target", "cut", "relay", "draft", "beside")]
     for turn in results["turns"][:5]:
@@ -63,6 +65,19 @@ def test_each_arm_is_timed_on_two_engines(tmp_path: Path) -> None:
     assert results["about"]["target_share"] == 0.8
     assert [row.get("at_once", 0) for row in results["summary"]] in ([2, 0], [0, 2])
     assert all(row["relay_over_target"] > 0 for row in results["summary"])
-    again, said = bench(tmp_path)
+    assert second["about"]["schedule"] == "lookahead"
+    assert second["about"]["target_share"] != 0.8
+    assert [(t["at_once"], t["arm"]) for t in second["turns"]] == [(1, arm) for arm in ("target", "cut", "relay")]
+    again, second_again, said = bench(tmp_path)
     assert again["turns"] == results["turns"]
+    assert second_again["turns"] == second["turns"]
     assert "all is measured" in said
+
+
+def test_engines_are_given_once_for_all_measurements(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, SCRIPT, "--out", tmp_path / "a.json", "then", "--out", tmp_path / "b.json", "--target", "8b"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "--target: given before `then`" in done.stderr
