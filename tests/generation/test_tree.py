@@ -45,6 +45,22 @@ def test_rejected_steps_are_discarded_and_rewritten_by_the_target_from_the_same_
     assert all(d.helper_tokens for d in trace.decisions)
 
 
+def test_the_last_decision_on_a_segment_can_be_overruled_and_no_other():
+    async def policy(gen):
+        step, other = await gen.propose("draft", [STEP]), await gen.propose("draft", [STEP], branch=1)
+        for score in (1.0, 0.0):
+            gen.decide(Threshold(0.5), step, score)
+        gen.overrule(step, "nothing better was found")
+        with pytest.raises(RouterError, match=f"nothing was decided on segment {other.id}"):
+            gen.overrule(other, "")
+
+    trace = answer(policy)
+    assert [(d.outcome, d.score, d.reason) for d in trace.decisions] == [
+        (True, 1.0, ""),
+        (True, 0.0, "nothing better was found"),
+    ]
+
+
 def test_branches_draw_different_seeds_and_one_branch_the_same_seed_again():
     seeds: dict[int, list[int]] = {}
 

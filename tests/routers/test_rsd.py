@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from steps import calls, dropped, kept, prefers, relay, shared_log
 
+from baton.bench.metrics import tally
 from baton.engines.base import EngineError
 from baton.generation import Budget
 from baton.routers.rsd import RSD
@@ -58,6 +59,23 @@ def test_a_rescored_rewrite_stands_only_where_it_is_no_worse_than_the_draft(draf
     assert kept(trace)[0] == (writer, "good.\n\n" if writer == "target" else "bad.\n\n")
     assert [h.nodes for h in trace.helpers][:2] == [[1], [2]]
     assert len(trace.helpers) == len(trace.decisions) + 1
+
+
+@pytest.mark.parametrize(
+    ("draft_score", "accepted", "reason"), [(0.5, False, ""), (0.65, True, "the target's rewrite scored 0.6")]
+)
+def test_a_draft_that_stands_after_rescoring_counts_as_accepted_and_its_rewrite_as_discarded(
+    draft_score, accepted, reason
+):
+    value = lambda r: {"bad.\n\n": draft_score, "good.\n\n": 0.6}.get(r.step, 1.0)  # noqa: E731
+    trace, _ = gated(RSD(rescore=True), draft={**DRAFT, "bad.\n\n": "</think>"}, value=value)
+    first, *rest = trace.decisions
+    assert (first.outcome, first.reason, first.score) == (accepted, reason, draft_score)
+    assert all(d.outcome and not d.reason for d in rest)
+    assert [d.outcome for d in trace.decisions] == [s.kept for s in trace.segments if s.role == "draft"]
+    [lost] = dropped(trace)
+    assert lost == (("target", "good.\n\n", "step") if accepted else ("draft", "bad.\n\n", "step"))
+    assert tally(trace).discarded == len(WORDS.encode(lost[1]))
 
 
 @pytest.mark.parametrize(

@@ -408,6 +408,18 @@ class Generation:
         )
         return outcome
 
+    def overrule(self, node: Segment, reason: str) -> None:
+        """Turns the last decision on a segment around in the trace, where more is known of it by now.
+
+        Raises:
+            RouterError: nothing was decided on it.
+        """
+        for decision in reversed(self.trace.decisions):
+            if decision.node == node.id:
+                decision.outcome, decision.reason = not decision.outcome, reason
+                return
+        raise RouterError(f"overrule: nothing was decided on segment {node.id}; decide on it first")
+
     # Choosing -------------------------------------------------------------------------------------------------------
 
     def commit(self, node: Segment, tokens: int | None = None) -> None:

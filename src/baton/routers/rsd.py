@@ -45,7 +45,7 @@ class RSD:
     n: int = 1
     """Drafts of each step, of which the best is gated."""
     rescore: bool = False
-    """Score the target's rewrite too, and keep the draft's step where that scored higher."""
+    """Score the target's rewrite too, and keep the draft's step where that scored higher: it counts as accepted."""
     step_tokens: int = 2048
     """Most tokens of a step."""
     unit: str = field(default="step", metadata={"later": True})
@@ -106,8 +106,12 @@ class RSD:
                 gen.commit(steps[best])
             elif self.rescore:
                 rewrite = await gen.propose("target", rewritten)
-                better = await gen.score(rewrite, by=self.scorer) >= scores[best]
-                gen.commit(rewrite if better else steps[best])
+                score = await gen.score(rewrite, by=self.scorer)
+                if score >= scores[best]:
+                    gen.commit(rewrite)
+                else:
+                    gen.overrule(steps[best], f"the target's rewrite scored {score:.4g}")
+                    gen.commit(steps[best])
             else:
                 for step in steps:
                     gen.discard(step)
