@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import random
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -16,7 +17,7 @@ from tiny_models import PADDED, make_model
 
 from baton.boundary import ENTROPY, MARGIN, TOP_PROB, Cap, Delimiter, SegmentMatcher
 from baton.engines.base import Call, EngineError, LoadError, Prefix, Read, Sampling, Session, Usage
-from baton.engines.kv import RETIRED, Cache
+from baton.engines.kv import RETIRED, SMALLEST, Cache, Geometry
 from baton.engines.transformers import TransformersEngine
 from calls import Written, writer
 
@@ -368,6 +369,34 @@ async def test_evicted_sessions_are_rebuilt_with_the_same_tokens(engine: Transfo
     await small.close()
 
 
+def held(geometry: Geometry) -> int:
+    """Bytes of the blocks of keys and values that this process still holds, by whatever part of it."""
+    gc.collect()
+    tensors = [
+        t for t in gc.get_objects() if type(t) is torch.Tensor and t.dim() >= 3 and t.shape[-1] == geometry.width
+    ]
+    blocks = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
+    return sum(size for size in blocks.values() if size >= SMALLEST * geometry.token_bytes)
+
+
+async def test_live_branches_hold_no_more_memory_than_they_may(engine: TransformersEngine, tokenizer: Any) -> None:
+    geometry = engine._worker.geometry
+    limit = 500 * geometry.token_bytes
+    small = TransformersEngine(make_model(), tokenizer, cache_bytes=limit)
+    stem = small.open(PROMPT)
+    ids = PROMPT + (await write(small, PROMPT, 60, session=stem)).ids
+    branches = [stem.fork() for _ in range(6)]
+    expected = [(await write(engine, ids, 25, seed=branch)).ids for branch in range(6)]
+    others = held(geometry) - int(small.metrics()["cache_bytes"])
+    for _ in range(2):
+        written = await asyncio.gather(*(write(small, ids, 25, seed=n, session=b) for n, b in enumerate(branches)))
+        assert [w.ids for w in written] == expected
+        assert held(geometry) - others <= limit
+    assert small.metrics()["evictions"] > 6
+    assert small.metrics()["cache_bytes_peak"] <= limit
+    await small.close()
+
+
 async def test_running_rows_wait_or_pause_when_memory_is_short(engine: TransformersEngine, tokenizer: Any) -> None:
     token = engine._worker.geometry.token_bytes
     small = TransformersEngine(make_model(), tokenizer, cache_bytes=700 * token)
@@ -434,9 +463,9 @@ async def test_any_history_of_calls_leaves_consistent_caches(
 
 async def test_one_sequence_larger_than_the_memory_fails_by_name(engine: TransformersEngine, tokenizer: Any) -> None:
     small = TransformersEngine(make_model(), tokenizer, cache_bytes=100 * engine._worker.geometry.token_bytes)
-    with pytest.raises(EngineError, match="cache_bytes"):
+    with pytest.raises(EngineError, match="cache_mb: .* raise cache_mb or lower the budget"):
         await write(small, PROMPTS[4], 5)
-    with pytest.raises(EngineError, match="cache_bytes"):
+    with pytest.raises(EngineError, match="cache_mb: .* raise cache_mb or lower the budget"):
         await write(small, PROMPT, 200)
     assert len((await write(small, PROMPT, 20)).ids) == 20
     await small.close()

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from baton.engines.base import Prefix, RequestError, roll
 
+MIB = 1 << 20
 SMALLEST = 64
 """Tokens of room in a new sequence."""
 RETIRED = 64
@@ -120,6 +121,13 @@ class Cache:
         self.data[:, :, :, :length] = other.data[:, :, :, :length]
         self.ids, self.digests = other.ids[:length], other.digests[: length + 1]
 
+    def empty(self) -> None:
+        """Gives its memory up, and remembers how many tokens it had."""
+        self.lost = len(self)
+        self.crop(0)
+        # The views hold the block as `data` does.
+        self.data = self._views = None
+
     def slots(self, count: int) -> tuple[Tensor, ...]:
         """Where the next `count` tokens go, a layer each: `[2, kv_heads, count, width]`."""
         assert self.data is not None
@@ -135,7 +143,8 @@ class Cache:
 
 
 class Pool:
-    """All caches of an engine, least recently used first, within `limit` bytes.
+    """All caches of an engine, least recently used first, within `limit` bytes (while one moves to a larger block, its
+    old block comes on top).
 
     Also knows, for each prompt, a cache that starts with it, so that another answer to the same prompt copies its
     keys and values instead of computing them.
@@ -178,8 +187,8 @@ class Pool:
         token = self.geometry.token_bytes
         if capacity * token > self.limit:
             raise RequestError(
-                f"cache_bytes: {self.limit} cannot hold one sequence of {capacity} tokens ({capacity * token} bytes); "
-                "raise cache_bytes or lower the budget"
+                f"cache_mb: {self.limit / MIB:.4g} MiB cannot hold one sequence of {capacity} tokens "
+                f"({capacity * token / MIB:.4g} MiB); raise cache_mb or lower the budget"
             )
         generous = min(max(capacity, 2 * cache.capacity, SMALLEST), max(ceiling, capacity))
         for size in (generous, capacity):
@@ -195,8 +204,7 @@ class Pool:
         del self._order[cache]
         self._retired.pop(cache, None)
         self.used -= cache.bytes
-        cache.data, cache.lost = None, len(cache)
-        cache.crop(0)
+        cache.empty()
         if cache.prompt is not None and self._prompts.get(cache.prompt) is cache:
             del self._prompts[cache.prompt]
 
