@@ -463,9 +463,9 @@ async def test_any_history_of_calls_leaves_consistent_caches(
 
 async def test_one_sequence_larger_than_the_memory_fails_by_name(engine: TransformersEngine, tokenizer: Any) -> None:
     small = TransformersEngine(make_model(), tokenizer, cache_bytes=100 * engine._worker.geometry.token_bytes)
-    with pytest.raises(EngineError, match="cache_mb: .* raise cache_mb or lower the budget"):
+    with pytest.raises(EngineError, match=r"cache_mb: .* raise cache_mb or lower the budget"):
         await write(small, PROMPTS[4], 5)
-    with pytest.raises(EngineError, match="cache_mb: .* raise cache_mb or lower the budget"):
+    with pytest.raises(EngineError, match=r"cache_mb: .* raise cache_mb or lower the budget"):
         await write(small, PROMPT, 200)
     assert len((await write(small, PROMPT, 20)).ids) == 20
     await small.close()
