@@ -40,11 +40,12 @@ bench() { # NAME OPTION ...: one start of the pair
 eagle3=(--graphs piecewise --accepted 2.4)
 routers() { # SUFFIX OPTION ...: the router that follows the load, and longer schedules than RelayGen's
   local suffix=$1; shift
-  local one=(--follow 0 --answers 4 --at-once 1)
-  bench "follow$suffix" $mps "$@" --follow 8 --turns 1 --at-once 16,64 --sharing "" \
+  bench "follow$suffix" $mps "$@" --follow 8 --turns 1 --at-once 16 --sharing "" \
+    then --out "$out/h200-follow64$suffix.json" --follow 4 --at-once 64 \
     then --out "$out/h200-lookahead$suffix.json" --schedule lookahead "${one[@]}" \
     then --out "$out/h200-rsd$suffix.json" --schedule rsd "${one[@]}"
 }
+one=(--follow 0 --without-cut --answers 4 --at-once 1)
 
 for configuration; do
   case $configuration in
@@ -53,8 +54,8 @@ for configuration; do
     # A request that comes while a step is under way need not wait for the next one, which is scheduled already.
     sync) bench sync $mps --graphs full --no-async --at-once 16,64,1,4 --sharing 16 ;;
     plain) bench plain --at-once 1,16 --sharing 16 ;;
-    open) bench open $mps --graphs full --target 8b --draft 0.6b --cache-mb 40960,20480 --at-once 1,64 --sharing 64 \
-      --of-capacity 0.5,0.7,0.9 ;;
+    open) bench open $mps --graphs full --target 8b --draft 0.6b --cache-mb 40960,20480 --at-once 64 --sharing 64 \
+      --without-cut --of-capacity 0.5,0.7,0.9 ;;
     routers) routers "" --graphs full ;;
     routers-eagle3) routers -eagle3 "${eagle3[@]}" ;;
     tp2) bench tp2 $mps --graphs full --target-devices 0,1 --draft-devices 0 --at-once 1,16 --sharing 16 \

@@ -44,13 +44,13 @@ from baton.replay.matrix import Matrix
 from baton.replay.published import load_schedule
 from baton.replay.results import Results
 from baton.replay.schedule import Schedule
-from baton.replay.turn import ARMS, FOLLOWING, SHARING, Replayer
+from baton.replay.turn import ARMS, FOLLOWING, SHARING, Arm, Replayer
 from baton.replay.weightless import SHAPES, Weightless
 from baton.trace import Role
 
 SCHEDULE = Path(__file__).parent.parent / "benchmarks" / "relay" / "schedule.json"
 """RelayGen's."""
-LATER = {"follow": 0, "of_capacity": (), "requests": 500}
+LATER = {"follow": 0, "without_cut": False, "of_capacity": (), "requests": 500}
 """Settings that came later, and what stands for them where they are left out."""
 ENGINES = (
     "target", "draft", "cache_mb", "target_devices", "draft_devices", "context", "block", "graphs", "no_async", "mps",
@@ -68,6 +68,8 @@ class Measurement:
     asked: argparse.Namespace
     schedule: Schedule
     results: Results
+    probes: bool
+    """Whether single requests are measured: once for all that is measured on the same engines."""
 
 
 def arguments(words: Sequence[str]) -> list[argparse.Namespace]:
@@ -100,6 +102,7 @@ def arguments(words: Sequence[str]) -> list[argparse.Namespace]:
     parser.add_argument(
         "--follow", type=int, default=0, metavar="N", help="load-aware, over N answers for each at once"
     )
+    parser.add_argument("--without-cut", action="store_true", help="leave out the target that is only cut")
     parser.add_argument("--of-capacity", type=shares, default=(), help="open loops, of the target's answers a second")
     parser.add_argument("--requests", type=int, default=500, help="answers of an open loop")
     parser.add_argument("--turns", type=int, default=3)
@@ -196,7 +199,7 @@ async def measure(measurement: Measurement, engines: dict[Role, Engine], end: fl
     asked, results = measurement.asked, measurement.results
     closed = Matrix(
         results, Replayer(engines, measurement.schedule), asked.at_once, results.arms, sharing=asked.sharing,
-        answers=asked.answers, rounds=asked.follow or 1, turns=asked.turns, end=end,
+        answers=asked.answers, rounds=asked.follow or 1, turns=asked.turns, end=end, probes=measurement.probes,
     )  # fmt: skip
     await closed.measure()
     if rates := open_loops(asked, results):
@@ -213,16 +216,24 @@ def open_loops(asked: argparse.Namespace, results: Results) -> list[float]:
     return [float(f"{share * capacity:.3g}") for share in asked.of_capacity]
 
 
-def is_done(asked: argparse.Namespace, results: Results) -> bool:
+def is_done(measurement: Measurement) -> bool:
     """Whether nothing is left to measure, so that no engine need start."""
+    asked, results = measurement.asked, measurement.results
     rates = open_loops(asked, results)
     cells = [(load, turn) for load in asked.at_once for turn in range(asked.turns)] + [(rate, 0) for rate in rates]
     wanted = [(load, arm, turn) for load, turn in cells for arm in results.arms]
     wanted += [(load, arm, 0) for load in asked.sharing for arm in SHARING]
-    return len(rates) == len(asked.of_capacity) and bool(results.probes) and all(results.has(*key) for key in wanted)
+    probed = bool(results.probes) or not measurement.probes
+    return probed and len(rates) == len(asked.of_capacity) and all(results.has(*key) for key in wanted)
 
 
-def measurement(asked: argparse.Namespace, schedule: Schedule, max_batch: int) -> Measurement:
+def arms(asked: argparse.Namespace) -> tuple[Arm, ...]:
+    if asked.follow:
+        return FOLLOWING
+    return tuple(arm for arm in ARMS if not (asked.without_cut and arm == "cut"))
+
+
+def measurement(asked: argparse.Namespace, schedule: Schedule, max_batch: int, probes: bool) -> Measurement:
     """With what its file holds already."""
     beside = ("out", "at_once", "sharing", "turns", "seconds")
     settings = {name: value for name, value in vars(asked).items() if name not in beside}
@@ -230,15 +241,16 @@ def measurement(asked: argparse.Namespace, schedule: Schedule, max_batch: int) -
     settings = {name: value for name, value in settings.items() if name not in LATER or value != LATER[name]}
     settings |= {"schedule": Path(asked.schedule).name, "max_batch": max_batch}
     about = json.loads(json.dumps(settings)) | {"target_share": round(schedule.share, 4)}
-    return Measurement(asked, schedule, Results(asked.out, about, FOLLOWING if asked.follow else ARMS))
+    return Measurement(asked, schedule, Results(asked.out, about, arms(asked)), probes)
 
 
 def main() -> int:
     wanted = arguments(sys.argv[1:])
     schedules = [load_schedule(asked.schedule) for asked in wanted]
     max_batch = max(max(asked.at_once) * schedule.in_flight for asked, schedule in zip(wanted, schedules, strict=True))
-    measurements = [measurement(*each, max_batch) for each in zip(wanted, schedules, strict=True)]
-    left, failed = [each for each in measurements if not is_done(each.asked, each.results)], 0
+    pairs = zip(wanted, schedules, strict=True)
+    measurements = [measurement(*each, max_batch, probes=each[0] is wanted[0]) for each in pairs]
+    left, failed = [each for each in measurements if not is_done(each)], 0
     if left:
         with shared_by_mps(wanted[0].mps):
             failed = asyncio.run(run(left, max_batch))

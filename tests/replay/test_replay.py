@@ -106,6 +106,19 @@ def test_an_interrupted_matrix_goes_on_and_repeats_a_turn_that_some_arm_missed(t
         Results(file, {"schedule": "another"})
 
 
+def test_without_the_cut_target_the_relay_is_compared_all_the_same(tmp_path):
+    results = Results(tmp_path / "results.json", {}, ("target", "relay"))
+    matrix = Matrix(results, replayer(), (1,), results.arms, turns=2, probes=False)
+    run(matrix.measure())
+    (row,) = results.summary()
+    assert row["turns"] == 2
+    assert row["relay_over_target"] == pytest.approx(measured(tmp_path / "all.json").summary()[0]["relay_over_target"])
+    assert not [name for name in row if "cut" in name]
+    assert results.probes == []
+    kept = Results(results.file, {}, ("target", "relay"))
+    assert [t.key for t in kept.turns] == [t.key for t in results.turns]
+
+
 def test_a_profile_gives_back_the_costs_and_foretells_the_relay(tmp_path):
     schedule = Schedule.draw(4, prompt=20, tokens=60, target=20, draft=10, seed=1)
     results = measured(tmp_path / "results.json", schedule=schedule, turns=1)

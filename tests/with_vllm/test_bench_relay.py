@@ -28,6 +28,7 @@ def bench(folder: Path) -> tuple[dict[str, Any], dict[str, Any], str]:
     options += ["--sharing", "2", "--of-capacity", "0.5", "--requests", "3"]
     options += ["--answers", "2", "--turns", "1"]
     then = ["then", "--out", second, "--schedule", "lookahead", "--of-capacity", "", "--sharing", "", "--at-once", "1"]
+    then += ["--without-cut"]
     done = subprocess.run(
         [sys.executable, SCRIPT, "--out", out, "--schedule", schedule, *options, *then, "--answers", "1"],
         capture_output=True, text=True, check=False,
@@ -67,7 +68,8 @@ def test_each_arm_is_timed_on_two_engines(tmp_path: Path) -> None:
     assert all(row["relay_over_target"] > 0 for row in results["summary"])
     assert second["about"]["schedule"] == "lookahead"
     assert second["about"]["target_share"] != 0.8
-    assert [(t["at_once"], t["arm"]) for t in second["turns"]] == [(1, arm) for arm in ("target", "cut", "relay")]
+    assert [(t["at_once"], t["arm"]) for t in second["turns"]] == [(1, arm) for arm in ("target", "relay")]
+    assert second["probes"] == []
     again, second_again, said = bench(tmp_path)
     assert again["turns"] == results["turns"]
     assert second_again["turns"] == second["turns"]

@@ -32,12 +32,14 @@ class Matrix:
     turns: int = 3
     end: float = float("inf")
     """By the monotonic clock: no turn is begun that would end later."""
+    probes: bool = True
+    """Whether single requests are measured."""
     prefix: int = PREFIX
     """Tokens of a probe's prefix."""
     _longest: dict[Load, float] = field(default_factory=dict)
 
     async def measure(self) -> None:
-        if not self.results.probes:
+        if self.probes and not self.results.probes:
             for role in Role.TARGET, Role.DRAFT:
                 await self._probe(role)
         for load in self.loads:

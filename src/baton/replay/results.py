@@ -71,10 +71,11 @@ class Results:
         rows = []
         for load in sorted({turn.load for turn in self.turns}):
             row: dict[str, Any] = {"at_once": load} if isinstance(load, int) else {"rate": load}
-            for arms, figures in ((ARMS, _relaying), (FOLLOWING, _following), (("target", *SHARING), _sharing)):
+            if whole := self._together(load, self.arms):
+                row["turns"] = len(whole)
+            for arms, figures in FIGURES:
                 if together := self._together(load, arms):
-                    turns = {"turns": len(together)} if SHARING[0] not in arms else {}
-                    row |= turns | figures(together)
+                    row |= figures(together)
             if len(row) > 1:
                 rows.append(row)
         return rows
@@ -128,20 +129,27 @@ def _relaying(turns: Sequence[Together]) -> dict[str, float]:
     return {
         **tails,
         "relay_over_target": median(lambda t: p50(t["target"]) / p50(t["relay"])),
-        "cut_over_target": median(lambda t: p50(t["target"]) / p50(t["cut"])),
-        "relay_over_cut": median(lambda t: p50(t["cut"]) / p50(t["relay"])),
         **ideals,
         "target_p50_s": median(lambda t: p50(t["target"])),
-        "cut_p50_s": median(lambda t: p50(t["cut"])),
         "relay_p50_s": median(lambda t: p50(t["relay"])),
         "target_ms_a_token": median(lambda t: step_ms(t["target"], "target")),
-        "cut_ms_a_token": median(lambda t: step_ms(t["cut"], "target")),
         "relay_target_ms_a_token": median(lambda t: step_ms(t["relay"], "target")),
         "relay_draft_ms_a_token": median(lambda t: step_ms(t["relay"], "draft")),
-        "cut_first_token_ms": median(lambda t: first_ms(t["cut"], "target")),
         "relay_target_first_token_ms": median(lambda t: first_ms(t["relay"], "target")),
         "relay_draft_first_token_ms": median(lambda t: first_ms(t["relay"], "draft")),
         "relay_prefix_cached": median(lambda t: t["relay"].cached / t["relay"].prompt),
+    }
+
+
+def _cutting(turns: Sequence[Together]) -> dict[str, float]:
+    """What cutting alone costs."""
+    median = _median(turns)
+    return {
+        "cut_over_target": median(lambda t: p50(t["target"]) / p50(t["cut"])),
+        "relay_over_cut": median(lambda t: p50(t["cut"]) / p50(t["relay"])),
+        "cut_p50_s": median(lambda t: p50(t["cut"])),
+        "cut_ms_a_token": median(lambda t: step_ms(t["cut"], "target")),
+        "cut_first_token_ms": median(lambda t: first_ms(t["cut"], "target")),
     }
 
 
@@ -149,13 +157,10 @@ def _following(turns: Sequence[Together]) -> dict[str, float]:
     """What `load-aware` makes of the schedule; `draft_share` is the draft's of its tokens."""
     median = _median(turns)
     return {
-        "relay_over_target": median(lambda t: p50(t["target"]) / p50(t["relay"])),
         "load_aware_over_target": median(lambda t: p50(t["target"]) / p50(t["load-aware"])),
         "load_aware_draft_share": median(
             lambda t: t["load-aware"].tokens["draft"] / sum(t["load-aware"].tokens.values())
         ),
-        "target_p50_s": median(lambda t: p50(t["target"])),
-        "relay_p50_s": median(lambda t: p50(t["relay"])),
         "load_aware_p50_s": median(lambda t: p50(t["load-aware"])),
     }
 
@@ -176,6 +181,15 @@ def _sharing(turns: Sequence[Together]) -> dict[str, float]:
         "beside_draft_ms_a_token": median(lambda t: step_ms(t["beside"], "draft")),
         "overlap": median(lambda t: kept(t, "target", "target") + kept(t, "draft", "draft") - 1),
     }
+
+
+FIGURES: tuple[tuple[tuple[Arm, ...], Callable[[Sequence[Together]], dict[str, float]]], ...] = (
+    (("target", "relay"), _relaying),
+    (ARMS, _cutting),
+    (FOLLOWING, _following),
+    (("target", *SHARING), _sharing),
+)
+"""What is said of arms that had a turn together."""
 
 
 def _median(turns: Sequence[Together]) -> Callable[[Callable[[Together], float]], float]:
