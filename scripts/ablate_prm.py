@@ -112,9 +112,9 @@ def recipe(variants: Sequence[Variant], out: Path) -> None:
     pair = yaml.safe_load((HERE / "recipes" / "nano" / "pair.yaml").read_text())
     pair["scorers"] = {v.name: {"kind": "prm", "model": str((out / v.name / "model").resolve())} for v in variants}
     (out / "pair.yaml").write_text(yaml.safe_dump(pair, sort_keys=False))
-    arms: list[Any] = ["target", "draft", {"router": "random", "sweep": {"share": [0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]}}]
+    arms: list[Any] = ["target", "draft", {"router": "random", "sweep": {"share": [0.3, 0.4, 0.5, 0.6, 0.7]}}]
     arms += [
-        {"router": "rsd", "label": v.name, "knobs": {"scorer": v.name}, "at": {"share": [0.3, 0.5]},
+        {"router": "rsd", "label": v.name, "knobs": {"scorer": v.name}, "at": {"share": [0.5]},
          "points": f"points/{v.name}.json"}
         for v in variants
     ]  # fmt: skip
