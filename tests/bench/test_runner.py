@@ -413,6 +413,18 @@ def test_a_folder_serves_one_recipe_and_the_refusal_names_the_field(recipe, tmp_
     (tmp_path / "test.jsonl").write_text("\n".join(rows))
     assert run_compare(path, out=out, limit=1, routers=["draft"]) == 2
     assert "questions.quality" in capsys.readouterr().err
+    (out / "config.json").write_text("{")
+    capsys.readouterr()
+    assert run_compare(recipe(latency=None), out=out, limit=1, routers=["draft"]) == 2
+    assert f"{out / 'config.json'} is damaged" in capsys.readouterr().err
+
+
+def test_of_a_long_value_that_differs_the_refusal_shows_the_beginning(tmp_path):
+    RunFolder(tmp_path, {"arms": ["one"] * 100}, {}).close()
+    with pytest.raises(ConfigError) as caught:
+        RunFolder(tmp_path, {"arms": ["two"]}, {})
+    assert len(str(caught.value)) < 400
+    assert 'this one ["two"]; give another --out' in str(caught.value)
 
 
 def test_a_run_is_not_resumed_with_other_weights(recipe, tmp_path, capsys):
@@ -493,6 +505,7 @@ def test_a_torn_last_line_is_dropped_and_a_damaged_one_is_named(tmp_path):
             {"routers": [{"router": "target", "speculative": {"judge": "ngram"}}]},
             ["recipe.yaml: routers[0].speculative.judge: unknown field", "use one of target, draft"],
         ),
+        ({"routers": ["rsd"], "pair": {**PAIR, "target": "models/none"}}, ["'rsd' needs the scorer 'prm'"]),
         ({"rooters": []}, ["recipe.yaml: rooters: unknown field", "did you mean 'routers'"]),
         (
             {

@@ -54,6 +54,11 @@ def test_parquet_gives_what_jsonl_gives(tmp_path):
         ([ROWS[0], {**ROWS[1], "id": "a"}], ["row 2", "id 'a' is also row 1's"]),
         ([ROWS[0], "{oops"], ["row 2", "not valid JSON"]),
         (["[1]"], ["row 1", "a list, not an object"]),
+        ([ROWS[0], {**ROWS[1], "question": None}], ["row 2", "the question is empty"]),
+        ([ROWS[0], {**ROWS[1], "question": ["2+2?"]}], ["row 2", "the question is of kind list"]),
+        ([ROWS[0], {**ROWS[1], "answer": None}], ["row 2", "the answer is empty"]),
+        ([ROWS[0], {**ROWS[1], "answer": " "}], ["row 2", "the answer is empty"]),
+        ([ROWS[0], {**ROWS[1], "answer": ["4"]}], ["row 2", "the answer is of kind list"]),
     ],
 )
 def test_a_file_that_cannot_be_right_is_refused_by_row(tmp_path, rows, parts):
@@ -61,6 +66,20 @@ def test_a_file_that_cannot_be_right_is_refused_by_row(tmp_path, rows, parts):
         load(tmp_path, rows)
     assert all(part in str(caught.value) for part in parts), caught.value
     assert "\n" not in str(caught.value)
+
+
+def test_a_file_in_another_encoding_is_refused_by_row_and_a_byte_order_mark_is_no_text(tmp_path):
+    task = TaskConfig(name="mine", path="test.jsonl")
+    rows = [json.dumps(row, ensure_ascii=False) for row in (ROWS[0], {**ROWS[1], "question": "café?"})]
+    (tmp_path / "test.jsonl").write_bytes("\n".join(rows).encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"test\.jsonl: row 2: not UTF-8 .* save the file as UTF-8"):
+        tasks.load(task, "test", tmp_path)
+    (tmp_path / "test.jsonl").write_text("\n".join(rows), encoding="utf-8-sig")
+    assert [q.question for q in tasks.load(task, "test", tmp_path)] == ["1+1?", "café?"]
+
+
+def test_a_row_whose_id_is_null_is_known_by_its_number(tmp_path):
+    assert [q.id for q in load(tmp_path, [{**row, "id": None} for row in ROWS])] == ["1", "2"]
 
 
 @pytest.mark.parametrize(

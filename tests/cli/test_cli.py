@@ -34,6 +34,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("args", "parts"),
     [
         (["run", QUESTION, "--router", "random", "--knob", "share=[1"], ["--knob: 'share=[1'", "YAML"]),
+        (["run", QUESTION, "--router", "relaygen", "--knob", "cues=[]"], ["relaygen.cues: []", "or leave it out"]),
+        (
+            ["run", QUESTION, "--router", "rsd", "--knob", "scorer=prn", "--pair", "damaged.yaml"],
+            ["needs the scorer 'prn'", "pair 'p' does not have"],
+        ),
+        (["bench", "--router", "rsd", "--knob", "scorer=prn"], ["needs the scorer 'prn'", "pair 'nano'"]),
         (
             ["run", QUESTION, "--router", "target", "--pair", "damaged.yaml"],
             ["pair.target.model: ", "damaged: cannot be loaded", "check"],

@@ -27,7 +27,7 @@ from baton.config import (
 )
 from baton.generation import Router
 from baton.pair import Pairs, Speculating
-from baton.routers import check, create
+from baton.routers import check, check_scorers, create
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,7 @@ def contestant_of(recipe: Recipe, config: RouterConfig, share: float = 0.0) -> C
             points, asked = operating
             knobs = points.knobs_at(asked, knobs)
         router = create(config.router, knobs, recipe.base, {"cues": cue_profile(pair, recipe.pair_base)})
+        check_scorers(router, pair.scorers, pair.name)
     except ValueError as error:
         raise ConfigError(f"{recipe.path}: routers: {error}") from None
     engines = "+".join(dict.fromkeys((pair.target.engine, pair.draft.engine)))

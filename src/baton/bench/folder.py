@@ -26,6 +26,8 @@ from baton.trace import Trace
 
 RESERVE_BYTES = 4 << 20
 SHARES = "shares.json"
+SHOWN = 120
+"""Most characters of a value that an error shows."""
 
 
 class RunFolder:
@@ -66,11 +68,14 @@ class RunFolder:
         if not file.exists():
             write_json(file, asked)
             return
-        before = json.loads(file.read_text(encoding="utf-8"))
+        try:
+            before = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ConfigError(f"out: {file} is damaged ({error}); give another --out, or remove that folder") from None
         if difference := next(differences(before, asked), None):
             field, old, new = difference
             raise ConfigError(
-                f"out: the run in {self.path} has {field} = {json.dumps(old)}, this one {json.dumps(new)}; "
+                f"out: the run in {self.path} has {field} = {_shown(old)}, this one {_shown(new)}; "
                 "give another --out, or remove that folder"
             )
 
@@ -180,6 +185,12 @@ def _asked(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         raise ConfigError(f"{folder}: it holds no run; give the folders that `baton compare --shard` wrote") from None
     return found
+
+
+def _shown(value: Any) -> str:
+    """A JSON value as an error shows it: a long one by its beginning."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= SHOWN else text[:SHOWN] + " ..."
 
 
 def differences(old: Any, new: Any, where: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -22,6 +22,9 @@ from baton.nano import problems
 
 T = TypeVar("T")
 
+EXACT = frozenset(("math", "choice"))
+"""Graders that compare with the gold answer: one that is empty would have every answer wrong."""
+
 
 @dataclass(frozen=True, slots=True)
 class Question:
@@ -124,25 +127,17 @@ def _questions(rows: Iterable[Mapping[str, Any]], where: str, task: TaskConfig, 
         row = _read(given, names, read, f"{where}: row {n}", task.name)
         if row is None:
             continue
-        for name in ("question", "answer"):
-            if row.get(name) is None:
-                raise ConfigError(
-                    f"{where}: row {n}: field {names[name]!r} is missing (there are {', '.join(given)}); "
-                    "add it, or name the right one in task.fields"
-                )
-        question = str(row["question"])
-        if not question.strip():
-            raise ConfigError(f"{where}: row {n}: the question is empty; fill it in or drop the row")
+        _check(row, names, given, f"{where}: row {n}", grader)
         key = {name: row[name] for name in TESTS if row.get(name) is not None}
         if grader == "code" and not key.get("tests"):
             raise ConfigError(f"{where}: row {n}: field 'tests' is missing; give a list of Python sources")
         if task.asks is not None:
             key["scorer"] = task.asks
-        answer, level = row["answer"], row.get("level")
+        answer, level, own = row["answer"], row.get("level"), row.get("id")
         yield Question(
             # Rows without an id are known by their number.
-            id=str(row.get("id", n)),
-            question=question,
+            id=str(n if own is None else own),
+            question=row["question"],
             # Some sources store whole numbers as 27.0.
             answer=str(int(answer) if isinstance(answer, float) and answer.is_integer() else answer),
             level=None if level in (None, "") else str(level),
@@ -150,6 +145,25 @@ def _questions(rows: Iterable[Mapping[str, Any]], where: str, task: TaskConfig, 
             grader=grader,
             key=key,
         )
+
+
+def _check(row: Mapping[str, Any], names: Mapping[str, str], given: Mapping[str, Any], where: str, grader: str) -> None:
+    """Raises ConfigError where a row has no question that can be asked, or no answer that it can be graded by."""
+    for name in ("question", "answer"):
+        if name not in row:
+            raise ConfigError(
+                f"{where}: field {names[name]!r} is missing (there are {', '.join(given)}); "
+                "add it, or name the right one in task.fields"
+            )
+    question, answer = row["question"], row["answer"]
+    if question is None or (isinstance(question, str) and not question.strip()):
+        raise ConfigError(f"{where}: the question is empty; fill it in or drop the row")
+    if not isinstance(question, str):
+        raise ConfigError(f"{where}: the question is of kind {type(question).__name__}; give a text")
+    if answer is None or (grader in EXACT and not str(answer).strip()):
+        raise ConfigError(f"{where}: the answer is empty; fill it in or drop the row")
+    if isinstance(answer, (list, dict)):
+        raise ConfigError(f"{where}: the answer is of kind {type(answer).__name__}; give a text or a number")
 
 
 def _read(
@@ -231,10 +245,13 @@ def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _jsonl(path: Path) -> Iterator[Mapping[str, Any]]:
-    with path.open(encoding="utf-8") as lines:
+    # Windows begins files with a byte-order mark.
+    with path.open("rb") as lines:
         for n, line in enumerate((x for x in lines if x.strip()), 1):
             try:
-                row = json.loads(line)
+                row = json.loads(line.decode("utf-8-sig" if n == 1 else "utf-8"))
+            except UnicodeDecodeError as error:
+                raise ConfigError(f"{path}: row {n}: not UTF-8 ({error.reason}); save the file as UTF-8") from None
             except json.JSONDecodeError as error:
                 raise ConfigError(f"{path}: row {n}: not valid JSON ({error.msg}); write one object a line") from None
             if not isinstance(row, dict):

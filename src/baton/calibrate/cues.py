@@ -6,9 +6,9 @@ from the cue to the sentence's end are pooled (RelayGen, arXiv 2602.06454, secti
 all thinking tokens.
 
 Two rules choose. `paper`: the mean exceeds the global mean by at least one standard error over tokens. `corrected`:
-tokens of one trace are not independent, a cue seen twice says little, and ninety candidates give false alarms; so the
-standard error is bootstrapped over traces, a minimum of segments is asked for, and Holm's correction holds the
-family-wise error at 5 %.
+tokens of one question's traces are not independent, a cue seen twice says little, and ninety candidates give false
+alarms; so the standard error is bootstrapped over questions, a minimum of segments is asked for, and Holm's correction
+holds the family-wise error at 5 %.
 """
 
 from __future__ import annotations

@@ -25,13 +25,13 @@ class CueStatistics:
     standard_error: float
     """Of the mean, over tokens, as published."""
     interval: tuple[float, float]
-    """95 % bootstrap interval of the mean, clustered on traces."""
+    """95 % bootstrap interval of the mean, clustered on questions."""
     p: float
     """One-sided bootstrap p-value of the mean being no larger than the global mean."""
     selected_paper: bool
     selected_corrected: bool
     dropped: str = ""
-    """Why a cue that passed the rule is not in the profile: `covered by X`."""
+    """Why a cue that passed the rule is not in the profile: it would fire on a longer one that was rejected."""
 
 
 @dataclass(frozen=True, slots=True)

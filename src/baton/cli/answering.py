@@ -42,6 +42,7 @@ def run(
         raise ValueError("question: it is empty; write one in quotes, or pipe it in with `-`")
     config, base = load_pair(pair), pair_folder(pair)
     policy = routers.create(router, knobs_of(knob or []), Path.cwd(), {"cues": cue_profile(config, base)})
+    routers.check_scorers(policy, config.scorers, config.name)
     options = changed(pair_options(config, seed), temperature, max_tokens)
     console = Console(highlight=False, soft_wrap=True)
     trace = asyncio.run(_answer(config, base, policy, question, options, None if as_json else console))

@@ -40,6 +40,7 @@ def bench(
             raise ValueError(f"{name}: {count} is too few; use 1 or more")
     config, base = load_pair(pair), pair_folder(pair)
     policy = routers.create(router, knobs_of(knob or []), Path.cwd(), {"cues": cue_profile(config, base)})
+    routers.check_scorers(policy, config.scorers, config.name)
     chosen = task_of(task, config)
     asked = [(q.id, q.question) for q in calibration_questions(task, chosen, questions)[1]]
     options, console = pair_options(config, task=chosen), Console()

@@ -10,7 +10,7 @@ import difflib
 import importlib
 import logging
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -92,6 +92,8 @@ def create(
         kind = kinds.get(knob, Any)
         if not fits(kind, given[knob]):
             raise ValueError(f"{name}.{knob}: {given[knob]!r} is of the wrong kind; give {described(kind)}")
+        if known[knob].metadata.get("some") and not given[knob]:
+            raise ValueError(f"{name}.{knob}: {given[knob]!r} has nothing in it; give one or more, or leave it out")
     for knob, f in known.items():
         if knob not in given and f.default is MISSING and f.default_factory is MISSING:
             raise ValueError(f"{name}.{knob}: missing; set it under knobs")
@@ -126,21 +128,31 @@ def _nested(where: str, wanted: str | Mapping[str, Any], base: Path | None, pair
     return create(wanted["router"], wanted.get("knobs"), base, pair)
 
 
+def check_scorers(router: Router, scorers: Collection[str], pair: str) -> None:
+    """Refuses a router whose scorers are not among those of the pair called `pair`: that needs no model to be loaded.
+
+    Raises:
+        ValueError: one line.
+    """
+    if missing := [s for s in getattr(router, "scorers", ()) if s not in scorers]:
+        raise ValueError(
+            f"router: {router.name!r} needs the scorer {missing[0]!r}, which pair {pair!r} does not have; add it"
+        )
+
+
 def check(router: Router, pair: Pair) -> None:
     """Refuses a router on a pair that it cannot work with; warns where it leaves the target's speculation no use.
 
     Raises:
-        ValueError: the router passes token ids from one model to the other, and the pair has two vocabularies.
+        ValueError: the router passes token ids from one model to the other, and the pair has two vocabularies; or it
+            needs a scorer that the pair does not have.
     """
     if getattr(router, "needs_one_vocabulary", False) and not pair.one_vocabulary:
         raise ValueError(
             f"router: {router.name!r} needs one vocabulary, and the models of pair {pair.name!r} map tokens to "
             "different ids; use a pair of one model family, or another router"
         )
-    if missing := [s for s in getattr(router, "scorers", ()) if s not in pair.scorers]:
-        raise ValueError(
-            f"router: {router.name!r} needs the scorer {missing[0]!r}, which pair {pair.name!r} does not have; add it"
-        )
+    check_scorers(router, pair.scorers, pair.name)
     speculation = pair.engines[Role.TARGET].speculation
     if speculation is not None and getattr(router, "one_token_calls", False):
         log.warning(

@@ -34,7 +34,7 @@ class Hybrid:
 
     profile: Path | None = field(default=None, metadata={"path": True, "pair": "cues"})
     """Cue profile that `baton calibrate cues` wrote; the pair's own if left out."""
-    cues: list[str] = field(default_factory=list)
+    cues: list[str] = field(default_factory=list, metadata={"some": True})
     """Switch cues, in place of the profile's."""
     scorer: str = ""
     """The pair's scorer of the draft's sentences; none are scored if empty."""

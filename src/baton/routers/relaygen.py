@@ -27,7 +27,9 @@ class RelayGen:
     Fixed: cues match whole words, the longest first ("know" is no "now", and a bare cue waits for its comma), and no
     token is cut; a paragraph break that the draft writes stays; decimals and abbreviations end no sentence; an end of
     text ends the answer whoever writes it; tokens pass as ids where the pair has one vocabulary; the answer keeps its
-    reserve of the budget. `relaygen-compat` does as the published code does, to measure the difference.
+    reserve of the budget; a cue also counts among the target's first five tokens after a hand-over (published: not), as
+    the draft writes a whole sentence in between. `relaygen-compat` does as the published code does, to measure the
+    difference.
 
     Use it when: the target thinks at length, and a few of its traces are at hand to choose cues from. It needs no
     scorer, and nothing of an engine that a plain server does not have.
@@ -35,7 +37,7 @@ class RelayGen:
 
     profile: Path | None = field(default=None, metadata={"path": True, "pair": "cues"})
     """Cue profile that `baton calibrate cues` wrote; the pair's own if left out."""
-    cues: list[str] = field(default_factory=list)
+    cues: list[str] = field(default_factory=list, metadata={"some": True})
     """Switch cues, in place of the profile's."""
     selected: bool = True
     """Only the cues that the profile selected; false takes every candidate that it saw (the paper's ablation)."""

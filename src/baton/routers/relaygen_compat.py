@@ -43,14 +43,15 @@ class RelayGenCompat:
 
     Fixed: what belongs to its server and prompts: the whole text is not tokenised anew at each switch, no empty
     assistant turn precedes the first call, the answer keeps its reserve of the budget, text that neither model wrote
-    is not billed, and shares count kept tokens (sampled ones are in the trace beside them).
+    is not billed, and shares count kept tokens (sampled ones are in the trace beside them). An end of text among the
+    guarded tokens ends the call: vLLM's `min_tokens`, which the published code sets, keeps the model from sampling one.
 
     Use it when: published RelayGen figures are to be compared with. For anything else use `relaygen`.
     """
 
     profile: Path | None = field(default=None, metadata={"path": True, "pair": "cues"})
     """Cue profile that `baton calibrate cues` wrote; the pair's own if left out."""
-    cues: list[str] | str = field(default_factory=list)
+    cues: list[str] | str = field(default_factory=list, metadata={"some": True})
     """Switch cues in place of the profile's: a list, or a published one (`qwen3`, `r1`)."""
     inside_words: bool = True
     """Cues fire inside words ("know" ends in "now")."""

@@ -61,7 +61,8 @@ class SpecReason:
     Fixed: a draft cut short at 512 tokens is not scored as if it were a step (`score_truncated` restores that); the
     answer ends at the end of text, not at the first "boxed" or "Answer:" in the midst of thinking nor at two equal
     steps in a row (`ends_early` restores that); the end of thinking is kept and begins the answer; a step that is being
-    scored can already be continued (the optimistic option). The prompt is written anew.
+    scored can already be continued (the optimistic option). The prompt is written anew, and the reply begins outside
+    the thinking (published: behind a `<think>`, which `prefill` can restore).
 
     Use it when: there is no reward model for the domain and the target can judge. The mark saturates: on easy
     questions nearly every step gets 7 or more, so set the threshold on a calibration split.

@@ -19,11 +19,14 @@ class TokenRouter:
     Faithful: the head sees the state that predicted the token, the 100 likeliest log-probabilities there and the
     token's embedding; where its number reaches the threshold the draft's token is dropped and the target writes exactly
     one; thinking and answer are routed alike (R2R, arXiv 2505.21600, NeurIPS 2025). `scripts/train_token_router.py`
-    trains it by the published recipe.
+    trains it on the published labels: where the draft's likeliest token leaves the target's greedy answer and a judge
+    finds that the two sentences differ. Its threshold finds 95 % of those tokens.
 
     Fixed: the answer's own sampling is used for both models (published: greedy, whatever is asked for); one call a
-    stretch of tokens, not one a token; dropped tokens are counted, as overshoot; the threshold belongs to the head, and
-    is not set for each benchmark. A head that reads log-probabilities alone works with servers too.
+    stretch of tokens, not one a token; dropped tokens are counted, as overshoot; the threshold belongs to the head, is
+    found on questions that it was not fitted to, and is not set for each benchmark; what the head reads is standardised
+    (published: raw logits, through a layer of their own). A head that reads log-probabilities alone works with servers
+    too.
 
     Use it when: both models are close by (the target is asked for single tokens), and the answers to train on can be
     had.

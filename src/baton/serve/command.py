@@ -14,6 +14,7 @@ from typing import Any
 
 import uvicorn
 
+from baton import routers
 from baton.bench.contestants import contestant_of
 from baton.bench.load import uncollected
 from baton.config import (
@@ -21,6 +22,7 @@ from baton.config import (
     PairConfig,
     PolicyConfig,
     Recipe,
+    cue_profile,
     load_pair,
     load_recipe,
     pair_folder,
@@ -116,6 +118,8 @@ def serve(
     config, base = load_pair(pair_path), pair_folder(pair_path)
     arms = arms_of(load_recipe(recipe_path)) if recipe_path is not None else {}
     default = PolicyConfig(router=router, knobs=dict(knobs))
+    first = routers.create(router, knobs, Path.cwd(), {"cues": cue_profile(config, base)})
+    routers.check_scorers(first, config.scorers, config.name)
     # Taken before the models are loaded: that takes minutes.
     with bound(settings) as listening:
         server = made(config, base, default, arms, settings, folder=Path.cwd(), seed=seed)

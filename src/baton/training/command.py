@@ -60,6 +60,7 @@ async def _label(recipe: LabelRecipe, folder: Path, shard: tuple[int, int], prog
     policy = routers.create(
         config.router.router, config.router.knobs, recipe.base, {"cues": cue_profile(config.pair, recipe.pair_base)}
     )
+    routers.check_scorers(policy, config.pair.scorers, config.pair.name)
     questions = tasks.load(config.task, config.split, recipe.base, config.limit)[part::parts]
     if not questions:
         raise ConfigError(f"shard: {part + 1}/{parts} has no question; use fewer shards")
