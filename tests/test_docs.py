@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+import yaml
 
 from baton import routers
+from baton.cli import app
+from baton.config import PairConfig, RecipeConfig, validate
+from baton.config.labels import LabelConfig
 
 ROOT = Path(__file__).parents[1]
 NO_PAPER = {"target", "draft", "random", "hybrid", "bail-out", "budget", "fallback", "steady", "load-aware", "policy"}
@@ -28,3 +37,63 @@ def test_a_routers_page_says_what_is_faithful_what_is_fixed_when_to_use_it_and_w
     assert missing in ([], ["Fixed:"] if name in NO_PAPER else [])
     rows = [line for line in page.splitlines() if line.startswith("| `")]
     assert not [row for row in rows if row.endswith("|  |")], "a knob without a meaning"
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAIR = {"name": "pair", "target": "nano:target", "draft": "nano:draft"}
+RECIPE = {"name": "recipe", "task": "nano", "routers": ["target", "draft"]}
+OTHERS = {"scrape_configs", "dataset_path"}
+"""Fields of other programs' files."""
+
+
+def blocks(language: str) -> list[Any]:
+    """Blocks of code in the pages, each with its place as id."""
+    found = []
+    for page in PAGES:
+        text = page.read_text()
+        for block in re.finditer(rf"```{language}\n(.*?)```", text, re.DOTALL):
+            line = text[: block.start()].count("\n") + 1
+            found.append(pytest.param(block[1], id=f"{page.relative_to(ROOT)}:{line}"))
+    return found
+
+
+@pytest.mark.parametrize("text", blocks("yaml"))
+def test_configuration_in_the_pages_has_the_fields_that_there_are(text):
+    data = yaml.safe_load(text)
+    if OTHERS & data.keys():
+        return
+    if data.keys() <= PairConfig.model_fields.keys():
+        validate(PairConfig, PAIR | data, "block")
+    elif data.keys() <= LabelConfig.model_fields.keys() and "router" in data:
+        validate(LabelConfig, data | {"pair": PAIR}, "block")
+    else:
+        scorers = {"scorers": data.pop("scorers")} if "scorers" in data else {}
+        validate(RecipeConfig, RECIPE | {"pair": PAIR | scorers} | data, "block")
+
+
+@pytest.mark.parametrize("text", blocks("python"))
+def test_python_in_the_pages_names_what_there_is(text):
+    tree = compile(text, "block", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            module = importlib.import_module(str(node.module))
+            assert all(hasattr(module, name.name) for name in node.names), ast.unparse(node)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_in_the_pages_have_the_options_that_there_are(page):
+    text = page.read_text().replace("\\\n", " ")
+    for line in re.findall(r"(?<![\w/.-])baton ([a-z][^\n`#|]*)", text):
+        known = options_of(line.split())
+        unknown = {option for option in re.findall(r"(?<!\S)--[a-z][a-z-]*", line) if known and option not in known}
+        assert not unknown, line
+
+
+def options_of(words: list[str]) -> set[str]:
+    """Options of the command that `words` begin with; none if it is no command."""
+    command: Any = typer.main.get_command(app)
+    while hasattr(command, "commands"):
+        if not words or words[0] not in command.commands:
+            return set()
+        command, words = command.commands[words[0]], words[1:]
+    return {"--help", *(name for option in command.params for name in (*option.opts, *option.secondary_opts))}
