@@ -31,6 +31,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -107,10 +108,10 @@ def arguments(words: Sequence[str]) -> list[argparse.Namespace]:
     parser.add_argument("--requests", type=int, default=500, help="answers of an open loop")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no turn that would end later")
-    ends = [n for n, word in enumerate(words) if word == "then"]
-    first = parser.parse_args(words[: ends[0]] if ends else words)
+    ends = [*(n for n, word in enumerate(words) if word == "then"), len(words)]
+    first = parser.parse_args(words[: ends[0]])
     wanted = [first]
-    for begin, end in zip(ends, [*ends[1:], len(words)], strict=True):
+    for begin, end in pairwise(ends):
         wanted.append(parser.parse_args(words[begin + 1 : end], argparse.Namespace(**vars(first) | {"out": None})))
         if other := [name for name in ENGINES if getattr(wanted[-1], name) != getattr(first, name)]:
             parser.error(f"--{other[0].replace('_', '-')}: given before `then`, for the engines are started once")

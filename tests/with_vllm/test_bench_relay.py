@@ -76,10 +76,22 @@ def test_each_arm_is_timed_on_two_engines(tmp_path: Path) -> None:
     assert "all is measured" in said
 
 
+def summarised(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, SCRIPT, *words], capture_output=True, text=True, check=False)
+
+
+def test_what_is_measured_already_is_said_without_engines(tmp_path: Path) -> None:
+    kept = SCRIPT.parents[1] / "benchmarks" / "relay" / "h200-full.json"
+    out = tmp_path / kept.name
+    out.write_text(kept.read_text())
+    done = summarised("--out", out, "--mps", "--graphs", "full", "--answers", "1")
+    assert done.returncode == 0, done.stderr[-3000:]
+    said, *rows = done.stdout.splitlines()
+    assert said == "all is measured"
+    assert [json.loads(row.split(" ", 1)[1])["at_once"] for row in rows] == [1, 4, 16, 64]
+
+
 def test_engines_are_given_once_for_all_measurements(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, SCRIPT, "--out", tmp_path / "a.json", "then", "--out", tmp_path / "b.json", "--target", "8b"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = summarised("--out", tmp_path / "a.json", "then", "--out", tmp_path / "b.json", "--target", "8b")
     assert done.returncode == 2
     assert "--target: given before `then`" in done.stderr
