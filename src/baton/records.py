@@ -10,6 +10,15 @@ from typing import IO, Any
 
 from baton.trace import Trace
 
+SHOWN = 120
+"""Most characters of a value that an error shows."""
+
+
+def shown(value: Any) -> str:
+    """A JSON value as an error shows it: a long one by its beginning."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= SHOWN else text[:SHOWN] + " ..."
+
 
 def appendable(path: Path) -> IO[str]:
     """Opens a file of lines at its end, without the unfinished line that a kill may have left there."""

@@ -156,7 +156,7 @@ def test_a_work_folder_serves_one_calibration(folder):
     other = calibrate(folder, "--temperature", "0.1")
     assert other.exit_code == 2
     assert "was made with generation" in other.stderr
-    assert "give another --work folder" in other.stderr
+    assert "give another folder" in other.stderr
 
 
 @pytest.mark.parametrize(

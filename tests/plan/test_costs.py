@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -86,9 +88,10 @@ def test_runs_are_read_from_text_and_from_traces(tmp_path):
     text = tmp_path / "runs.txt"
     text.write_text("1101\n1, 0\n[true, false, true]\n")
     assert read_runs(text) == [[True, True, False, True], [True, False], [True, False, True]]
-    text.write_text("11x1\n")
-    with pytest.raises(ValueError, match="line 1: '11x1' is no run; write 1"):
-        read_runs(text)
+    for wrong in ("11x1", "[true, fa", "[[1]]"):
+        text.write_text(f"{wrong}\n")
+        with pytest.raises(ValueError, match=f"line 1: '{re.escape(wrong)}' is no run; write 1"):
+            read_runs(text)
     traces = tmp_path / "traces.jsonl"
     with traces.open("w") as file:
         write_line(file, gated().dumps())

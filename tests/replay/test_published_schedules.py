@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from baton.config import ConfigError
 from baton.engines.simulated import SimulatedEngine
 from baton.plan.costs import Costs
 from baton.replay.matrix import Matrix
@@ -107,6 +108,16 @@ def test_a_summary_has_no_ideal_where_tokens_are_written_beside(tmp_path):
 def test_a_schedule_that_is_not_there_is_refused_with_the_names_there_are():
     with pytest.raises(ValueError, match=r"--schedule: none: there is no such file; .* relaygen, rsd, lookahead"):
         load_schedule("none")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"prompt": 3}', '{"prompt": 3, "answers": [[["judge", 3]]]}'])
+def test_a_file_that_is_no_schedule_or_no_replay_is_refused_by_name(tmp_path, text):
+    file = tmp_path / "file.json"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=r"--schedule: .*file\.json: it is no schedule"):
+        load_schedule(file)
+    with pytest.raises(ConfigError, match=r"--out: .*file\.json holds something else"):
+        Results(file, {})
 
 
 def _summary(file: Path, *parts: Part) -> list[dict]:

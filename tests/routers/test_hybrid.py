@@ -138,10 +138,10 @@ def test_a_wrong_draft_costs_nothing_but_its_tokens():
 @pytest.mark.parametrize(
     ("knobs", "message"),
     [
-        ({}, "relaygen.profile: missing"),
+        ({}, "hybrid.profile: missing"),
         ({"cues": ["So"], "slots": -1}, "hybrid.slots: -1 is negative"),
-        ({"cues": ["So"], "verifier": "mine"}, "lookahead.threshold: missing"),
-        ({"cues": ["So"], "answer": "judge"}, "relaygen.answer: 'judge'"),
+        ({"cues": ["So"], "verifier": "mine"}, "hybrid.verify: missing"),
+        ({"cues": ["So"], "answer": "judge"}, "hybrid.answer: 'judge'"),
     ],
 )
 def test_wrong_knobs_are_named(knobs, message):

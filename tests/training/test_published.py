@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from baton import nano
 from baton.cli import app
 from baton.engines.chat import load_tokenizer
+from baton.training.command import import_labels
 from baton.training.labels import load_labels
 from baton.training.published import Published, read
 
@@ -112,6 +113,22 @@ def test_a_line_that_is_not_of_the_format_is_named(tmp_path: Path, words, form: 
     with pytest.raises(ValueError, match=r"file\.jsonl: row 2: ") as error:
         load(tmp_path, words, form, good, row)
     assert said in str(error.value)
+
+
+def test_a_file_in_another_encoding_is_named_and_blank_lines_are_passed_over(tmp_path: Path, words):
+    file = tmp_path / "in.jsonl"
+    file.write_text(f"\n{json.dumps(PLAIN)}\n\n")
+    assert read(file, "plain", *words).labels
+    file.write_bytes(b'{"question": "caf\xe9"}\n')
+    with pytest.raises(ValueError, match=r"in\.jsonl: row 1: not UTF-8"):
+        read(file, "plain", *words)
+
+
+def test_a_file_without_a_label_is_refused_with_the_reasons(tmp_path: Path):
+    row = {**PLAIN, "labelled_steps": [{"prefix": [], "step": " ", "label": 1}]}
+    (tmp_path / "in.jsonl").write_text(json.dumps(row))
+    with pytest.raises(ValueError, match=r"in\.jsonl: no step of it has a label \(empty step: 1\)"):
+        import_labels(tmp_path / "in.jsonl", "plain", "nano", tmp_path / "out")
 
 
 def test_a_vocabulary_that_cannot_end_a_step_is_named_with_the_row(tmp_path: Path, words):

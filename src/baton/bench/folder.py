@@ -21,13 +21,11 @@ from baton.bench.metrics import Key
 from baton.config import ConfigError
 from baton.engines.base import EngineError
 from baton.generation import RouterError
-from baton.records import appendable, read_traces, write_json, write_line
+from baton.records import appendable, read_traces, shown, write_json, write_line
 from baton.trace import Trace
 
 RESERVE_BYTES = 4 << 20
 SHARES = "shares.json"
-SHOWN = 120
-"""Most characters of a value that an error shows."""
 
 
 class RunFolder:
@@ -75,7 +73,7 @@ class RunFolder:
         if difference := next(differences(before, asked), None):
             field, old, new = difference
             raise ConfigError(
-                f"out: the run in {self.path} has {field} = {_shown(old)}, this one {_shown(new)}; "
+                f"out: the run in {self.path} has {field} = {shown(old)}, this one {shown(new)}; "
                 "give another --out, or remove that folder"
             )
 
@@ -185,12 +183,6 @@ def _asked(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         raise ConfigError(f"{folder}: it holds no run; give the folders that `baton compare --shard` wrote") from None
     return found
-
-
-def _shown(value: Any) -> str:
-    """A JSON value as an error shows it: a long one by its beginning."""
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= SHOWN else text[:SHOWN] + " ..."
 
 
 def differences(old: Any, new: Any, where: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -239,12 +239,17 @@ def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
     if path.suffix == ".parquet":
         yield from _parquet(path)
     elif path.suffix == ".jsonl":
-        yield from _jsonl(path)
+        yield from jsonl(path)
     else:
         raise ConfigError(f"task.path: {path.name!r} has an unknown ending; use a .jsonl or .parquet file")
 
 
-def _jsonl(path: Path) -> Iterator[Mapping[str, Any]]:
+def jsonl(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Objects of a JSONL file; blank lines are passed over.
+
+    Raises:
+        ConfigError: a row is not UTF-8, no JSON or no object.
+    """
     # Windows begins files with a byte-order mark.
     with path.open("rb") as lines:
         for n, line in enumerate((x for x in lines if x.strip()), 1):

@@ -78,7 +78,8 @@ async def points_of(
     routers.check(router, on.pair)
     about = on.about(router)
     mine = {"router": wanted.router, "knobs": dict(wanted.knobs), "vary": wanted.knob.name}
-    work.claim(folder, {**about, **mine, "questions from": on.split})
+    # The router first: that is what an error names of two calibrations that share a folder.
+    work.claim(folder, {**mine, **about, "questions from": on.split})
     by_harm = any(asked.measure == "harm" for asked in wanted.asked) and bool(on.labels)
     labelled = await _labelled(router, on, folder, settings, progress) if by_harm else None
     found = await thresholds.operating_points(

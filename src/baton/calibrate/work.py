@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 from baton.engines.base import Engine, EngineError, Prefix, TokenScore
 from baton.generation import Options, Router, generate
 from baton.pair import Pair
-from baton.records import appendable, read_traces, write_json, write_line
+from baton.records import appendable, read_traces, shown, write_json, write_line
 from baton.trace import Trace
 
 T = TypeVar("T")
@@ -50,12 +50,14 @@ def claim(work: Path, made_with: Mapping[str, Any]) -> None:
         work.mkdir(parents=True, exist_ok=True)
         write_json(path, mine)
         return
-    theirs = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        theirs = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: it is damaged ({error}); remove that folder, or give another") from None
     for name, value in mine.items():
         if theirs.get(name) != value:
             raise ValueError(
-                f"work: {work} was made with {name} {theirs.get(name)!r}, not {value!r}; give another --work folder "
-                "(a comparison: another --out)"
+                f"work: {work} was made with {name} {shown(theirs.get(name))}, not {shown(value)}; give another folder"
             )
 
 

@@ -472,7 +472,10 @@ def read_runs(path: Path) -> list[list[bool]]:
         raise ValueError(f"acceptance.runs: {path}: there is no such file; check the path")
     answers = []
     for n, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        signs = "".join(str(int(x)) for x in json.loads(line)) if line.startswith("[") else line
+        try:
+            signs = "".join(str(int(x)) for x in json.loads(line)) if line.startswith("[") else line
+        except (ValueError, TypeError):
+            signs = line
         signs = signs.replace(" ", "").replace(",", "").strip()
         if set(signs) - {"0", "1"}:
             raise ValueError(

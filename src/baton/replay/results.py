@@ -37,8 +37,12 @@ class Results:
         self.probes: list[dict[str, Any]] = []
         self.environments: list[dict[str, Any]] = []
         if file.is_file():
-            data = json.loads(file.read_text())
-            if data["about"] != about:
+            try:
+                data = json.loads(file.read_text(encoding="utf-8"))
+                found = data["about"]
+            except (ValueError, KeyError, TypeError):
+                raise ConfigError(f"--out: {file} holds something else than a replay; give another file") from None
+            if found != about:
                 raise ConfigError(f"--out: {file} was measured with other settings; give another file")
             self.environments, self.probes = data["environments"], data["probes"]
             self.turns = self._whole([Turn(**turn) for turn in data["turns"]])

@@ -57,9 +57,19 @@ class Schedule:
 
     @classmethod
     def load(cls, file: Path) -> Schedule:
-        data = json.loads(file.read_text())
-        answers = ((Part(Role(role), *more) for role, *more in answer) for answer in data["answers"])
-        return cls(data["prompt"], tuple(map(tuple, answers)))
+        """Reads a schedule as it was written by `save`.
+
+        Raises:
+            ValueError: the file holds something else.
+        """
+        try:
+            data = json.loads(file.read_text(encoding="utf-8"))
+            answers = ((Part(Role(role), *more) for role, *more in answer) for answer in data["answers"])
+            return cls(data["prompt"], tuple(map(tuple, answers)))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"--schedule: {file}: it is no schedule ({error}); give one, or a run's traces.jsonl"
+            ) from None
 
     @classmethod
     def of_traces(cls, traces: Iterable[Trace]) -> Schedule:

@@ -24,7 +24,9 @@ def scorers_for(signal: str) -> tuple[str, ...]:
 
 
 async def confidence(gen: Generation, last: Segment, signal: str) -> float:
-    """Mean of the signal over the path to `last`, an uncommitted segment, or what the scorer `signal` says of it."""
+    """Mean of the signal over the path to `last`, an uncommitted segment (0 if that has no token), or what the scorer
+    `signal` says of it."""
     if signal not in SIGNALS:
         return await gen.score(last, by=signal)
-    return fmean(value for s in gen.path(last) for value in s.features.get(signal, ()))
+    values = [value for s in gen.path(last) for value in s.features.get(signal, ())]
+    return fmean(values) if values else 0.0

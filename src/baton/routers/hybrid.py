@@ -58,9 +58,14 @@ class Hybrid:
     def __post_init__(self) -> None:
         if self.slots < 0:
             raise ValueError(f"hybrid.slots: {self.slots} is negative; use 0 (never look ahead) or more")
-        worn = RelayGen(self.profile, self.cues, answer=self.answer)
-        object.__setattr__(self, "cues", worn.cues)
-        self.lookahead  # noqa: B018
+        try:
+            worn = RelayGen(self.profile, self.cues, answer=self.answer)
+            object.__setattr__(self, "cues", worn.cues)
+            self.lookahead  # noqa: B018
+        except ValueError as error:
+            # What is worn names its own knobs.
+            said = str(error).replace("lookahead.threshold", "hybrid.verify")
+            raise ValueError(said.replace("relaygen.", "hybrid.").replace("lookahead.", "hybrid.")) from None
 
     @cached_property
     def lookahead(self) -> Lookahead:

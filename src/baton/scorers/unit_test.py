@@ -75,6 +75,13 @@ def wanted_tests(question: str, path: str | None = None) -> list[str]:
 
 @lru_cache(maxsize=8)
 def _table(path: str) -> dict[str, list[str]]:
-    lines = Path(path).expanduser().read_text(encoding="utf-8").splitlines()
-    rows = [json.loads(line) for line in lines if line.strip()]
-    return {row["question"]: list(row["tests"]) for row in rows}
+    # Lines end at line feeds only: a text may hold what Python takes for other ends of lines.
+    found = {}
+    for n, line in enumerate(Path(path).expanduser().read_text(encoding="utf-8").split("\n"), 1):
+        try:
+            if line.strip():
+                row = json.loads(line)
+                found[row["question"]] = list(row["tests"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"tests: {path}: line {n} has no question and tests ({error}); mend it") from None
+    return found

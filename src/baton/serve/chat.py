@@ -44,7 +44,13 @@ class Chat:
             ) from None
         if reply.status_code != 200:
             raise ConfigError(f"url: {self._client.base_url}: {_told(reply)}")
-        return [entry["id"] for entry in reply.json()["data"]]
+        try:
+            names = [str(entry["id"]) for entry in reply.json()["data"]]
+        except (ValueError, KeyError, TypeError):
+            names = []
+        if not names:
+            raise ConfigError(f"url: {self._client.base_url} is no `baton serve`; give the address of one")
+        return names
 
     def run(self, lines: Iterator[str]) -> None:
         """Answers one line after the other until they end."""
@@ -104,8 +110,8 @@ class Chat:
 
     def _tell(self, usage: dict[str, Any] | None) -> None:
         self._console.print()
-        if usage is not None:
-            relay = usage["relay"]
+        # Another server may be spoken to as well, and has no relay to tell of.
+        if usage is not None and (relay := usage.get("relay")):
             share = "-" if relay["target_share"] is None else f"{relay['target_share']:.0%}"
             self._console.print(
                 f"target {relay['target_tokens']} + draft {relay['draft_tokens']} tokens (target share {share}) · "

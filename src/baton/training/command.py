@@ -112,6 +112,9 @@ def import_labels(path: Path, form: str, pair: str, out: Path) -> Published:
     model = config.target
     tokenizer, vocabulary = load_tokenizer(located(model.model, base), model.revision, model.trust_remote_code)
     found = published.read(path, form, tokenizer, vocabulary)
+    if not found.labels:
+        why = ", ".join(f"{reason}: {count}" for reason, count in sorted(found.left_out.items())) or "it has no steps"
+        raise ValueError(f"{path}: no step of it has a label ({why}); give a file of {form} that has some")
     labels.save_labels(out, found.labels, {"published as": form, "file": path.name, "tokens of": model.model})
     return found
 

@@ -7,7 +7,6 @@ are those of the pair's tokenizer and not of a generation.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +15,7 @@ from itertools import accumulate, count
 from pathlib import Path
 from typing import Any
 
+from baton.bench.tasks import jsonl
 from baton.engines import chat
 from baton.training.labels import Label
 from baton.vocabulary import Vocabulary
@@ -136,23 +136,21 @@ def read(path: Path, form: str, tokenizer: Any, vocabulary: Vocabulary, name: st
     if form not in FORMATS:
         raise ValueError(f"format: {form!r} is unknown; use one of {', '.join(FORMATS)}")
     found = Published()
-    with path.open(encoding="utf-8") as lines:
-        for n, line in enumerate(lines, 1):
-            try:
-                row = json.loads(line)
-                rated = list(FORMATS[form](row, found.left_out))
-            except KeyError as error:
-                raise ValueError(f"{path}: row {n}: the field {error} is missing; give a file of {form}") from None
-            except (ValueError, TypeError, AttributeError, IndexError) as error:
-                raise ValueError(f"{path}: row {n}: {error}; is it a file of {form}?") from None
-            taken: set[tuple[int, int]] = set()
-            for step in rated:
-                state = len(step.before)
-                # The solution itself is sample 0; each alternative is one of its own.
-                sample = next(k for k in count(not step.chosen) if (state, k) not in taken)
-                taken.add((state, sample))
-                question = str(row.get("id", f"{form}-{n}"))
-                _add(found, path, n, question, sample, step, tokenizer, vocabulary, name or form)
+    for n, row in enumerate(jsonl(path), 1):
+        try:
+            rated = list(FORMATS[form](row, found.left_out))
+        except KeyError as error:
+            raise ValueError(f"{path}: row {n}: the field {error} is missing; give a file of {form}") from None
+        except (ValueError, TypeError, AttributeError, IndexError) as error:
+            raise ValueError(f"{path}: row {n}: {error}; is it a file of {form}?") from None
+        taken: set[tuple[int, int]] = set()
+        for step in rated:
+            state = len(step.before)
+            # The solution itself is sample 0; each alternative is one of its own.
+            sample = next(k for k in count(not step.chosen) if (state, k) not in taken)
+            taken.add((state, sample))
+            question = str(row.get("id", f"{form}-{n}"))
+            _add(found, path, n, question, sample, step, tokenizer, vocabulary, name or form)
     return found
 
 
