@@ -5,6 +5,8 @@ and the relay are foretold. Ratios of P50 latencies, simulated over measured, ar
 
     python scripts/check_simulator.py benchmarks/relay/h200-full.json --costs benchmarks/relay/h200-full-costs.yaml \\
         --out benchmarks/relay/h200-full-simulated.json
+    python scripts/check_simulator.py benchmarks/relay/h200-rsd.json --given benchmarks/relay/h200-full-costs.yaml \\
+        --out benchmarks/relay/h200-rsd-simulated.json
 """
 
 from __future__ import annotations
@@ -21,41 +23,32 @@ from typing import Any
 import yaml
 
 from baton import virtual_clock
-from baton.engines.base import Speculation
-from baton.engines.simulated import SharedGpu, SimulatedEngine
-from baton.plan.costs import Costs
+from baton.engines.simulated import beside_each_other
+from baton.plan.costs import Costs, load_costs
 from baton.records import write_json
 from baton.replay.matrix import Matrix
 from baton.replay.profile import profile
+from baton.replay.published import load_schedule
 from baton.replay.results import Results, p50
 from baton.replay.schedule import Schedule
 from baton.replay.turn import ARMS, Arm, Load, Replayer
-from baton.trace import Role
-
-
-def simulated(costs: Costs, max_batch: int) -> dict[Role, SimulatedEngine]:
-    """Both engines of a pair of costs."""
-    gpu = SharedGpu(costs.sharing) if costs.sharing is not None else None
-    proposing = costs.speculation
-    speculates = Speculation("ngram", proposing.tokens - 1) if proposing is not None and proposing.tokens else None
-    return {
-        role: SimulatedEngine(role, costs, max_batch, speculates if role is Role.TARGET else None, gpu)
-        for role in (Role.TARGET, Role.DRAFT)
-    }
 
 
 def replayed(costs: Costs, schedule: Schedule, measured: Results, file: Path) -> Results:
     """The loads of `measured`, once, on simulated engines."""
     loads: list[Load] = sorted({turn.load for turn in measured.turns})
     results = Results(file, {})
-    results.probes = [{}]
     turns = max(turn.turn for turn in measured.turns) + 1
     answers = max(len(turn.seconds) for turn in measured.turns if turn.load == loads[0])
 
     async def work() -> None:
-        engines = simulated(costs, max(load for load in loads if isinstance(load, int)))
+        most = max(load for load in loads if isinstance(load, int))
+        engines = beside_each_other(costs, most * schedule.in_flight)
+        matrix = Matrix(
+            results, Replayer(engines, schedule), loads, measured.arms, answers=answers, turns=turns, probes=False
+        )
         with contextlib.redirect_stdout(io.StringIO()):
-            await Matrix(results, Replayer(engines, schedule), loads, answers=answers, turns=turns).measure()
+            await matrix.measure()
 
     virtual_clock.run(work())
     return results
@@ -65,31 +58,41 @@ def seconds(results: Results, load: Load, arm: Arm) -> float:
     return statistics.median(p50(turn) for turn in results.turns if (turn.load, turn.arm) == (load, arm))
 
 
+def profiled(measured: Results, schedule: Schedule, file: Path) -> Costs:
+    """The costs that the results hold, written to a file."""
+    given: dict[str, Any] = {**profile(measured, schedule, measured.file.stem), "acceptance": 0.5}
+    text = yaml.safe_dump(given, sort_keys=False, default_flow_style=None, width=120)
+    file.write_text(f"# From {measured.file.name}. `acceptance` is assumed: no replay measures it.\n{text}")
+    return Costs.model_validate(given)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path, help="of scripts/bench_relay.py or `baton replay`")
     parser.add_argument("--schedule", type=Path, help="the one replayed; beside the results if left out")
-    parser.add_argument("--costs", type=Path, required=True, help="costs file to write")
+    costs = parser.add_mutually_exclusive_group(required=True)
+    costs.add_argument("--costs", type=Path, help="costs file to write")
+    costs.add_argument("--given", type=Path, help="costs measured before, in place of those that these results hold")
     parser.add_argument("--out", type=Path, required=True, help="ratios to write")
     asked = parser.parse_args()
-    about = json.loads(asked.results.read_text())["about"]
-    measured = Results(asked.results, about)
-    schedule = Schedule.load(asked.schedule or asked.results.parent / about["schedule"])
-    given: dict[str, Any] = {**profile(measured, schedule, asked.results.stem), "acceptance": 0.5}
-    text = yaml.safe_dump(given, sort_keys=False, default_flow_style=None, width=120)
-    asked.costs.write_text(f"# From {asked.results.name}. `acceptance` is assumed: no replay measures it.\n{text}")
+    written = json.loads(asked.results.read_text())
+    about = written["about"]
+    measured = Results(asked.results, about, [arm for arm in ARMS if arm in {turn["arm"] for turn in written["turns"]}])
+    beside = asked.schedule or asked.results.parent / about["schedule"]
+    schedule = load_schedule(beside if beside.is_file() else about["schedule"])
+    costs = load_costs(asked.given) if asked.given else profiled(measured, schedule, asked.costs)
     with tempfile.TemporaryDirectory() as folder:
-        found = replayed(Costs.model_validate(given), schedule, measured, Path(folder) / "results.json")
+        found = replayed(costs, schedule, measured, Path(folder) / "results.json")
     cells = []
     for load in sorted({turn.load for turn in measured.turns}):
-        for arm in ARMS:
+        for arm in measured.arms:
             one, other = seconds(found, load, arm), seconds(measured, load, arm)
             cells.append(
                 {"load": load, "arm": arm, "simulated_p50_s": round(one, 4), "measured_p50_s": round(other, 4),
                  "ratio": round(one / other, 4)}
             )  # fmt: skip
             print(cells[-1], flush=True)
-    write_json(asked.out, {"results": asked.results.name, "costs": asked.costs.name, "cells": cells})
+    write_json(asked.out, {"results": asked.results.name, "costs": (asked.given or asked.costs).name, "cells": cells})
 
 
 if __name__ == "__main__":

@@ -1,85 +1,78 @@
-"""A router with and without `load-aware`, and the target alone, in closed loops on simulated engines.
+"""A schedule with and without the router `load-aware`, and the target alone, under loads, on simulated engines.
 
-python scripts/load_aware_loads.py benchmarks/relay/h200-full-costs.yaml --out benchmarks/relay/load-aware.json
+Closed loops first, then open ones with arrivals at random, at shares of the answers a second that the target gives with
+most of them in flight. Speculation that the costs name runs on the target, and as in vLLM stays on.
+
+    python scripts/load_aware_loads.py benchmarks/relay/h200-full-costs.yaml --out benchmarks/relay/load-aware.json
+    python scripts/load_aware_loads.py benchmarks/relay/h200-eagle3-costs.yaml \
+        --out benchmarks/relay/load-aware-eagle3.json
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from baton import virtual_clock
-from baton.bench.load import Sent, closed_loop
-from baton.engines.base import Sampling
-from baton.engines.simulated import SharedGpu, SimulatedEngine
-from baton.generation import Budget, Options, Router, generate
-from baton.pair import Pair
-from baton.plan.costs import Costs, Lengths, load_costs
-from baton.records import write_json
-from baton.routers.load_aware import LoadAware
-from baton.routers.random import Random
-from baton.routers.target import Target
-from baton.trace import Role, Trace
+from baton.engines.simulated import beside_each_other
+from baton.plan.costs import Costs, load_costs
+from baton.replay.matrix import Matrix
+from baton.replay.published import load_schedule
+from baton.replay.results import Results
+from baton.replay.turn import FOLLOWING, Load, Replayer
 
-SHARE = 0.7
-OPTIONS = Options(sampling=Sampling(temperature=1.0), budget=Budget(2000, 100))
-ROUNDS = {"warm-up": 6, "counted": 6}
-"""Answers for each in flight; at least 20 count."""
-ROUTERS: dict[str, Callable[[], Router]] = {
-    "target": Target, "random": lambda: Random(SHARE), "load-aware": lambda: LoadAware(Random(SHARE)),
-}  # fmt: skip
+SCHEDULE = Path(__file__).parent.parent / "benchmarks" / "relay" / "schedule.json"
+ENDLESS = 10_000
+"""Steps of an answer: the schedule ends it."""
 
 
-def answers(costs: Costs, router: Router, at_once: int) -> list[Trace]:
-    """Those that count."""
-    gpu = SharedGpu(costs.sharing) if costs.sharing is not None else None
-    engines = {role: SimulatedEngine(role, costs, at_once, gpu=gpu) for role in (Role.TARGET, Role.DRAFT)}
-    pair = Pair("simulated", dict(engines))
-    traces: dict[int, Trace] = {}
-
-    async def ask(sent: Sent) -> bool:
-        question = f"question {sent.number}: the answer is 42"
-        traces[sent.number] = await generate(pair, router, question, options=OPTIONS)
-        return True
-
-    async def work() -> list[Trace]:
-        counted = max(20, ROUNDS["counted"] * at_once)
-        window = await closed_loop(at_once, ROUNDS["warm-up"] * at_once, counted, ask)
-        return [traces[n] for n in range(window.first, window.end)]
-
-    return virtual_clock.run(work())
-
-
-def row(costs: Costs, at_once: int) -> dict[str, Any]:
-    """Seconds a token of each router's answers, the median over those of the target alone."""
-    found = {name: answers(costs, router(), at_once) for name, router in ROUTERS.items()}
-    pace = {name: statistics.median(t.seconds / t.tokens() for t in traces) for name, traces in found.items()}
-    relayed = statistics.mean(t.tokens("draft") > 0 for t in found["load-aware"])
-    return {
-        "at_once": at_once, "answers": len(found["target"]), "relayed_fraction": round(relayed, 3),
-        **{f"{name}_over_target": round(pace["target"] / pace[name], 4) for name in ROUTERS if name != "target"},
-    }  # fmt: skip
+def replayer(costs: Costs, schedule: str, max_batch: int) -> Replayer:
+    engines = beside_each_other(costs, max_batch)
+    for engine in engines.values():
+        # As in vLLM, whose speculation is fixed.
+        engine.speculate = lambda on: False  # type: ignore[method-assign]
+    return Replayer(engines, load_schedule(schedule))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("costs", type=Path)
-    parser.add_argument("--at-once", default="1,4,16")
+    parser.add_argument("--schedule", default=str(SCHEDULE), help="a file, or as `baton replay`")
+    parser.add_argument("--at-once", default="1,4,16,64")
+    parser.add_argument("--of-capacity", default="0.5,0.7,0.9", help="open loops, of the target's answers a second")
+    parser.add_argument(
+        "--rounds", type=int, default=8, help="answers for each in flight; half of them teach the router"
+    )
+    parser.add_argument(
+        "--requests", type=int, default=1000, help="answers of an open loop; half of them teach the router"
+    )
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
-    steps = Lengths(mean=32)
-    costs = load_costs(asked.costs)
-    costs = costs.model_copy(
-        update={"steps": 8, **{r: getattr(costs, r).replaced(tokens=steps) for r in ("target", "draft")}}
-    )
-    rows = []
-    for at_once in map(int, asked.at_once.split(",")):
-        rows.append(row(costs, at_once))
-        print(rows[-1], flush=True)
-        write_json(asked.out, {"costs": asked.costs.name, "share": SHARE, "rows": rows})
+    at_once = [int(number) for number in asked.at_once.split(",")]
+    costs = load_costs(asked.costs).model_copy(update={"steps": ENDLESS})
+    about = {
+        "costs": asked.costs.name, "schedule": Path(asked.schedule).name, "rounds": asked.rounds,
+        "requests": asked.requests,
+    }  # fmt: skip
+    results = Results(asked.out, about, FOLLOWING)
+
+    def measure(loads: list[Load], answers: int, rounds: int) -> None:
+        matrix = Matrix(
+            results, replayer(costs, asked.schedule, max(at_once)), loads, FOLLOWING,
+            answers=answers, rounds=rounds, turns=1, probes=False,
+        )  # fmt: skip
+        virtual_clock.run(matrix.measure())
+
+    for load in at_once:
+        measure([load], 1, asked.rounds)
+    (full,) = (turn for turn in results.turns if (turn.load, turn.arm) == (max(at_once), "target"))
+    capacity = max(at_once) / statistics.fmean(full.seconds)
+    for share in filter(None, asked.of_capacity.split(",")):
+        measure([float(f"{float(share) * capacity:.3g}")], asked.requests, 1)
+    for row in results.summary():
+        print(json.dumps(row))
 
 
 if __name__ == "__main__":

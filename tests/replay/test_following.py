@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 
 import pytest
 
+from baton.engines.base import Speculation
 from baton.engines.simulated import SharedGpu, SimulatedEngine
 from baton.plan.costs import load_costs
 from baton.replay.matrix import Matrix
@@ -20,15 +22,19 @@ H200 = Path(__file__).parents[2] / "benchmarks" / "relay" / "h200-full-costs.yam
 
 
 def replayer(
-    at_once: int, schedule: Schedule | None = None, steps: int = 1000, call_s: float | None = None
-) -> Replayer:
+    at_once: int, schedule: Schedule | None = None, steps: int = 1000, call_s: float | None = None,
+    file: Path = H200, speculative: Speculation | None = None,
+) -> Replayer:  # fmt: skip
     """`call_s`: of the draft's requests, in place of what was measured."""
-    costs = load_costs(H200).model_copy(update={"steps": steps})
+    costs = load_costs(file).model_copy(update={"steps": steps})
     if call_s is not None:
         costs = costs.model_copy(update={"draft": costs.draft.replaced(call_s=call_s)})
     assert costs.sharing is not None
     gpu = SharedGpu(costs.sharing)
-    engines = {role: SimulatedEngine(role, costs, at_once, gpu=gpu) for role in (Role.TARGET, Role.DRAFT)}
+    engines = {
+        role: SimulatedEngine(role, costs, at_once, speculative if role is Role.TARGET else None, gpu=gpu)
+        for role in (Role.TARGET, Role.DRAFT)
+    }
     return Replayer(engines, schedule or load_schedule("relaygen"))
 
 
@@ -49,6 +55,26 @@ def test_it_stays_with_the_target_where_a_schedule_does_not_pay() -> None:
     p50 = [sorted(turn.seconds)[len(turn.seconds) // 2] for turn in (target, relay, following)]
     assert p50[1] > 1.2 * p50[0]
     assert p50[2] < 1.05 * p50[0]
+
+
+@pytest.mark.parametrize("at_once", [4, 16])
+def test_under_load_it_finds_that_the_schedule_pays(at_once: int) -> None:
+    target, relay, following = (run(replayer(at_once).turn(at_once, arm, 0, 8 * at_once)) for arm in FOLLOWING)
+    p50 = [statistics.median(turn.seconds) for turn in (target, relay, following)]
+    assert p50[1] < 0.99 * p50[0]
+    assert p50[2] < 1.01 * p50[1]
+    assert following.tokens["draft"] > 0.6 * relay.tokens["draft"]
+
+
+@pytest.mark.parametrize("at_once", [4, 8, 16])
+def test_over_eagle3_it_finds_that_the_schedule_does_not_pay(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in vLLM, speculation cannot be switched off while the engine runs."""
+    monkeypatch.setattr(SimulatedEngine, "speculate", lambda self, on: False)
+    made = replayer(at_once, file=H200.with_name("h200-eagle3-costs.yaml"), speculative=Speculation("ngram", 3))
+    target, relay, following = (run(made.turn(at_once, arm, 0, 8 * at_once)) for arm in FOLLOWING)
+    p50 = [statistics.median(turn.seconds) for turn in (target, relay, following)]
+    assert p50[1] > 1.02 * p50[0]
+    assert p50[2] < 1.02 * p50[0]
 
 
 def test_its_turns_are_kept_and_resumed_beside_those_of_the_other_two(tmp_path: Path) -> None:

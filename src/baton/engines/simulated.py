@@ -424,3 +424,14 @@ def _scored(writer: Writer, token: int, temperature: float) -> TokenScore:
     return TokenScore(
         _log(p if token == preferred else 1 - p), preferred, _log(p), reads[Feature.MARGIN], reads[Feature.ENTROPY]
     )
+
+
+def beside_each_other(costs: Costs, max_batch: int) -> dict[Role, SimulatedEngine]:
+    """Both engines of a pair on one GPU, the target with the speculation that the costs name."""
+    gpu = SharedGpu(costs.sharing) if costs.sharing is not None else None
+    proposing = costs.speculation
+    speculates = Speculation("ngram", proposing.tokens - 1) if proposing is not None and proposing.tokens else None
+    return {
+        role: SimulatedEngine(role, costs, max_batch, speculates if role is Role.TARGET else None, gpu)
+        for role in (Role.TARGET, Role.DRAFT)
+    }

@@ -123,15 +123,11 @@ def _relaying(turns: Sequence[Together]) -> dict[str, float]:
         mine = tokens["target"] * step_ms(turn["target"], "target") + tokens["draft"] * step_ms(turn["relay"], "draft")
         return sum(turn["target"].tokens.values()) * step_ms(turn["target"], "target") / mine
 
-    def tail(percent: int) -> float:
-        return median(lambda t: _quantile(t["target"], percent) / _quantile(t["relay"], percent))
-
     answers = min(len(turn["relay"].seconds) for turn in turns)
     # What is written beside an answer takes no time of its own.
     ideals = {} if any(turn["relay"].beside for turn in turns) else {"ideal_over_target": median(ideal)}
-    tails = {f"relay_over_target_p{p}": tail(p) for p in (90, 99) if answers * (100 - p) >= 100 * FEWEST_TAIL}
     return {
-        **tails,
+        **_tails(turns, "relay", answers),
         "relay_over_target": median(lambda t: p50(t["target"]) / p50(t["relay"])),
         **ideals,
         "target_p50_s": median(lambda t: p50(t["target"])),
@@ -143,6 +139,17 @@ def _relaying(turns: Sequence[Together]) -> dict[str, float]:
         "relay_draft_first_token_ms": median(lambda t: first_ms(t["relay"], "draft")),
         "relay_prefix_cached": median(lambda t: t["relay"].cached / t["relay"].prompt),
     }
+
+
+def _tails(turns: Sequence[Together], arm: Arm, answers: int) -> dict[str, float]:
+    """P90 and P99 of the target alone over an arm's, where `answers` are enough for them."""
+    median = _median(turns)
+
+    def tail(percent: int) -> float:
+        return median(lambda t: _quantile(t["target"], percent) / _quantile(t[arm], percent))
+
+    name = arm.replace("-", "_")
+    return {f"{name}_over_target_p{p}": tail(p) for p in (90, 99) if answers * (100 - p) >= 100 * FEWEST_TAIL}
 
 
 def _cutting(turns: Sequence[Together]) -> dict[str, float]:
@@ -160,7 +167,9 @@ def _cutting(turns: Sequence[Together]) -> dict[str, float]:
 def _following(turns: Sequence[Together]) -> dict[str, float]:
     """What `load-aware` makes of the schedule; `draft_share` is the draft's of its tokens."""
     median = _median(turns)
+    answers = min(len(turn["load-aware"].seconds) for turn in turns)
     return {
+        **_tails(turns, "load-aware", answers),
         "load_aware_over_target": median(lambda t: p50(t["target"]) / p50(t["load-aware"])),
         "load_aware_draft_share": median(
             lambda t: t["load-aware"].tokens["draft"] / sum(t["load-aware"].tokens.values())

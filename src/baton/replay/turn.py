@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -95,8 +95,8 @@ class Replayer:
     async def turn(self, load: Load, arm: Arm, turn: int, answers: int) -> Turn:
         """`answers` answers, each after a prompt of its own, at one load.
 
-        Beside the target's answers (`beside`), the draft has as many of its own in flight until those are written. Of
-        `load-aware`, which learns first, the first half of the answers is not timed. Both have closed loops only. The
+        Beside the target's answers (`beside`), which have closed loops only, the draft has as many of its own in flight
+        until those are written. Of `load-aware`, which learns first, the first half of the answers is not timed. The
         latencies of an open loop count from when an answer was due.
 
         Raises:
@@ -143,39 +143,52 @@ class Replayer:
             await asyncio.gather(drafting, return_exceptions=True)
 
     async def _following(self, measured: Turn, answers: int) -> None:
-        pair = Pair("replay", dict(self.engines))
-        plans = list(_plans(self.schedule, "relay", measured.turn, answers))
-        router = LoadAware(Scheduled([parts for _, parts in plans]))
-        numbers = iter(range(answers))
+        follow, numbers = self._follower(measured, answers), iter(range(answers))
 
         async def work() -> None:
             for n in numbers:
-                seed, parts = plans[n]
-                tokens = sum(part.tokens for part in parts if part.kept)
-                options = Options(budget=Budget(tokens, 0), seed=seed, thinking=False)
-                prompts = dict.fromkeys(self.engines, self._prompt(seed))
-                trace = await generate(pair, router, str(n), options=options, prompts=prompts)
-                if trace.tokens() != tokens:
-                    raise ValueError("load-aware: a model ended its answer early; replay models without weights")
-                for role in measured.tokens:
-                    measured.tokens[role] += trace.tokens(role)
+                begun = asyncio.get_running_loop().time()
+                await follow(n)
                 if n >= answers // 2:
-                    measured.seconds.append(trace.seconds)
+                    measured.seconds.append(asyncio.get_running_loop().time() - begun)
 
         async with asyncio.TaskGroup() as group:
             for _ in range(measured.at_once):
                 group.create_task(work())
 
+    def _follower(self, measured: Turn, answers: int) -> Callable[[int], Awaitable[None]]:
+        """Writes an answer of the schedule, by its number, under one `load-aware` for all of them."""
+        pair = Pair("replay", dict(self.engines))
+        plans = list(_plans(self.schedule, "relay", measured.turn, answers))
+        router = LoadAware(Scheduled([parts for _, parts in plans]))
+
+        async def follow(n: int) -> None:
+            seed, parts = plans[n]
+            tokens = sum(part.tokens for part in parts if part.kept)
+            options = Options(budget=Budget(tokens, 0), seed=seed, thinking=False)
+            prompts = dict.fromkeys(self.engines, self._prompt(seed))
+            trace = await generate(pair, router, str(n), options=options, prompts=prompts)
+            if trace.tokens() != tokens:
+                raise ValueError("load-aware: a model ended its answer early; replay models without weights")
+            for role in measured.tokens:
+                measured.tokens[role] += trace.tokens(role)
+
+        return follow
+
     async def _open(self, measured: Turn, plans: Plans, answers: int) -> None:
         """Every arm has the arrivals of its turn; none is waited for but those that are due."""
-        planned = list(plans)
+        planned, following = list(plans), measured.arm == "load-aware"
+        follow = self._follower(measured, answers) if following else None
         arrivals = poisson(measured.rate, answers + 1, measured.turn + 1)
         start = asyncio.get_running_loop().time()
 
         async def ask(sent: Sent) -> bool:
             seed, parts = planned[sent.number % answers]
-            await self._answer(measured, self._prompt(seed + sent.number // answers), parts)
-            if sent.number < answers:
+            if follow is not None:
+                await follow(sent.number % answers)
+            else:
+                await self._answer(measured, self._prompt(seed + sent.number // answers), parts)
+            if answers // 2 * following <= sent.number < answers:
                 measured.seconds.append(asyncio.get_running_loop().time() - start - sent.due)
             return True
 

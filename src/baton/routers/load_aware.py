@@ -16,6 +16,8 @@ from baton.trace import Role, Segment
 
 WATCH_SECONDS = 0.1
 """Between two looks at the answers while the target writes alone."""
+LOOK_SECONDS = 0.02
+"""Between two measurements, for each goes over all answers in flight."""
 RECALLED = "tokens alone until relaying pays"
 
 
@@ -31,9 +33,10 @@ class LoadAware(Wearing):
     relaying ends: each answer goes on with the target, in one uncut request, at its next segment. As the load falls,
     requests under way are broken off and the router goes on where the target stands.
 
-    What is known of a mode grows old, and is measured again; such trials may lose `regret` of the time. Each decision
-    is an observation in the trace, so a generation can be replayed. `relayed_fraction` in the results says how many
-    answers the draft wrote in.
+    What is not known of relaying at a load is tried at once, for a window, unless relaying lost at half that load. What
+    is known grows old, and is measured again; such trials may lose `regret` of the time. Each decision is observed
+    in the trace, so a generation can be replayed. `relayed_fraction` in the results says how many answers the draft
+    wrote in.
 
     Faithful: to no paper.
 
@@ -44,7 +47,7 @@ class LoadAware(Wearing):
     """The router it wears: a name, or `{router: ..., knobs: ...}`."""
     regret: float = 0.01
     """Share of the time that may be lost by trying what turns out slower than the target alone."""
-    window: int = 48
+    window: int = 192
     """Tokens of each answer in flight over which a pace is measured."""
     least: int = 256
     """Fewest tokens of all of them together."""
@@ -80,6 +83,7 @@ class _Crew:
     def __init__(self, control: LoadControl):
         self.control = control
         self._answers: set[_Answer] = set()
+        self._looked = float("-inf")
 
     @contextmanager
     def joined(self, gen: Generation) -> Iterator[_Answer]:
@@ -95,11 +99,12 @@ class _Crew:
             self._answers.discard(answer)
 
     def look(self, gen: Generation) -> Mode:
-        """Measures what has passed since the last look; the mode in force from now on."""
+        """Measures what has passed since the last look, unless that was just now; the mode in force from now on."""
         control, before = self.control, self.control.mode
-        if gen.replaying:
-            return before
         now = asyncio.get_running_loop().time()
+        if gen.replaying or 0 <= now - self._looked < LOOK_SECONDS:
+            return before
+        self._looked = now
         steps = [answer.since(now) for answer in self._answers]
         load = max(len(self._answers), sum(gen.requests(role) for role in (Role.TARGET, Role.DRAFT)))
         pure = all((answer.mode is Mode.ALONE) == (control.mode is Mode.ALONE) for answer in self._answers)
@@ -124,8 +129,9 @@ class _Answer:
         self._seen, self._at = gen.shown, asyncio.get_running_loop().time()
 
     def since(self, now: float) -> tuple[int, float]:
-        """Tokens and seconds since this was last asked."""
-        passed = self.gen.shown - self._seen, now - self._at
+        """Tokens and seconds since this was last asked, without the time to the first token: it takes the prompt's
+        length, and where answers begin together a window would be of nothing else."""
+        passed = (self.gen.shown - self._seen, now - self._at) if self._seen else (0, 0.0)
         self._seen, self._at = self.gen.shown, now
         return passed
 

@@ -11,6 +11,8 @@ UNKNOWN_LOSS = 0.25
 taken off."""
 HOPELESS = 1.25
 """Times the target alone: a trial that takes so long after a quarter of its window ends there."""
+SETTLING = 0.25
+"""Of a window: what is written first after a change of modes is not measured, for the change itself takes time."""
 STALE = 40
 """Windows after which what is known of a mode is tried again, if that is affordable."""
 
@@ -52,8 +54,9 @@ class Known:
 class LoadControl:
     """Measures the pace of all answers together, window by window, at loads that double.
 
-    The fastest mode known at the present load is in force. Another one is tried only while what trials have lost
-    against the target alone stays within `regret` of all the time; but one answer by itself begins with the relay.
+    The fastest mode known at the present load is in force. One that is not known is tried at once, unless it lost at
+    half the load: it takes one window to know for good whether it pays. Other trials wait until what trials have lost
+    against the target alone stays within `regret` of all the time. One answer by itself begins with the relay.
     """
 
     regret: float
@@ -70,7 +73,11 @@ class LoadControl:
     lost: float = 0.0
     """Of them, what relaying took longer than the target alone, less what it gained since."""
     _level: int = -1
+    _elsewhere: int = 0
+    """Tokens written since the load was last at this level."""
     _windows: int = 0
+    _settling: int = 0
+    """Tokens still to be written before the mode in force is measured."""
     _pure: Window = field(default_factory=Window)
 
     def passed(self, load: int, tokens: int, seconds: float, pure: bool) -> None:
@@ -78,14 +85,19 @@ class LoadControl:
         the mode in force."""
         level = ceil(log2(max(1, load)))
         self.spent += seconds
-        if level != self._level:
-            self._level = level
+        # Where one answer ends and the next begins the load is another for a moment: what begins then is of this level.
+        self._elsewhere = self._elsewhere + tokens if level != self._level else 0
+        if self._level < 0 or self._elsewhere > self.window // 4:
+            self._level, self._elsewhere = level, 0
             self._choose()
             return
+        pure = pure and level == self._level
         alone = self.known.get((level, Mode.ALONE))
         if alone is not None and not (pure and self.mode is Mode.ALONE):
             self.lost = max(0.0, self.lost + seconds - tokens * alone.pace)
-        if pure:
+        if pure and self._settling > 0:
+            self._settling -= tokens
+        elif pure:
             self._pure.add(tokens, seconds)
         if self._pure.tokens >= max(self.least, self.window * load) * (0.25 if self._hopeless() else 1.0):
             self._measured()
@@ -105,7 +117,12 @@ class LoadControl:
 
     def _choose(self) -> None:
         """Puts the best mode in force, or one to be tried."""
-        self._pure = Window()
+        before, self._pure = self.mode, Window()
+        self._pick()
+        if self.mode is not before:
+            self._settling = int(SETTLING * self.window * 2**self._level)
+
+    def _pick(self) -> None:
         paces = {mode: known for mode in self.modes if (known := self.known.get((self._level, mode))) is not None}
         if not paces:
             # One answer by itself is what routers are tuned for; the more there are, the less is certain.
@@ -122,7 +139,9 @@ class LoadControl:
         if mode is Mode.ALONE:
             # What all losses are counted against.
             return True
-        loss = known.pace / paces[best].pace - 1 if known is not None else UNKNOWN_LOSS - self._gain_below(mode)
+        if known is None and (gain := self._gain_below(mode)) >= 0:
+            return Mode.ALONE in paces
+        loss = known.pace / paces[best].pace - 1 if known is not None else UNKNOWN_LOSS - gain
         seconds = paces[best].pace * max(self.least, self.window << self._level)
         return self.lost + loss * seconds <= self.regret * self.spent
 
