@@ -97,3 +97,11 @@ def options_of(words: list[str]) -> set[str]:
             return set()
         command, words = command.commands[words[0]], words[1:]
     return {"--help", *(name for option in command.params for name in (*option.opts, *option.secondary_opts))}
+
+
+def test_the_program_in_the_pages_runs_as_printed(capsys):
+    (program,) = (block.values[0] for block in blocks("python") if "asyncio.run(" in block.values[0])
+    exec(compile(program, "block", "exec"), {})
+    said = capsys.readouterr().out
+    assert {"target", "draft"} <= {line.split()[0] for line in said.splitlines()}
+    assert "target share" in said
