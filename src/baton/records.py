@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 from baton.trace import Trace
+
+log = logging.getLogger(__name__)
 
 SHOWN = 120
 """Most characters of a value that an error shows."""
@@ -18,6 +22,23 @@ def shown(value: Any) -> str:
     """A JSON value as an error shows it: a long one by its beginning."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= SHOWN else text[:SHOWN] + " ..."
+
+
+def locked(path: Path) -> IO[str]:
+    """Opens a lock file, and holds it until it is closed or the process ends.
+
+    Raises:
+        BlockingIOError: another process holds it.
+    """
+    lock = path.open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise
+    except OSError as error:
+        log.warning("%s: no lock can be had there (%s); let no other process write to that folder", path, error)
+    return lock
 
 
 def appendable(path: Path) -> IO[str]:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
+from baton.bench.folder import RunFolder
 from baton.calibrate import cues
 from baton.calibrate.cues import (
     CANDIDATES,
@@ -16,6 +22,7 @@ from baton.calibrate.cues import (
     cue_regions,
 )
 from baton.calibrate.profile import CueProfile
+from baton.calibrate.work import claim
 from baton.engines.base import TokenScore
 from baton.generation import Options
 from baton.records import read_traces
@@ -206,6 +213,34 @@ def test_a_folder_made_with_other_settings_is_refused(tmp_path):
     collect(tmp_path, engines, Settings(samples=1))
     with pytest.raises(ValueError, match='was made with scored-by "draft", not "target"; give another folder'):
         collect(tmp_path, engines, Settings(samples=1, scored_by="target"))
+
+
+def test_a_folder_that_another_process_writes_to_is_refused(tmp_path):
+    hold = (
+        "import sys; from pathlib import Path; from baton.calibrate.work import claim; claim(Path(sys.argv[1]), {}); "
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", hold + "print('held', flush=True); sys.stdin.read()", tmp_path],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with other:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(ValueError, match=r"another process is writing to .*; wait for it"):
+            claim(tmp_path, {})
+        claim(tmp_path, {}, lock=".2.lock")
+        other.stdin.close()
+    claim(tmp_path, {})
+    claim(tmp_path, {})
+
+
+def test_a_folder_on_a_file_system_without_locks_is_used_with_a_warning(tmp_path, monkeypatch, caplog):
+    def no_lock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_lock)
+    claim(tmp_path, {})
+    assert "no lock can be had there" in caplog.text
+    RunFolder(tmp_path / "run", {}, {}).close()
 
 
 def test_a_folder_made_with_other_weights_or_questions_is_refused(tmp_path):

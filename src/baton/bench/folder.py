@@ -5,7 +5,6 @@ Lines are appended and flushed one answer at a time, so that a killed process lo
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import time
@@ -21,7 +20,7 @@ from baton.bench.metrics import Key
 from baton.config import ConfigError
 from baton.engines.base import EngineError
 from baton.generation import RouterError
-from baton.records import appendable, read_traces, shown, write_json, write_line
+from baton.records import appendable, locked, read_traces, shown, write_json, write_line
 from baton.trace import Trace
 
 RESERVE_BYTES = 4 << 20
@@ -41,11 +40,9 @@ class RunFolder:
         self.path = path
         path.mkdir(parents=True, exist_ok=True)
         self._reserve = path / ".reserve"
-        self._lock = (path / ".lock").open("w")
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
+            self._lock = locked(path / ".lock")
+        except BlockingIOError:
             raise ConfigError(
                 f"out: another comparison is writing to {path}; wait for it or give another --out"
             ) from None

@@ -6,12 +6,12 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import IO, Any, Protocol, TypeVar
 
 from baton.engines.base import Engine, EngineError, Prefix, TokenScore
 from baton.generation import Options, Router, generate
 from baton.pair import Pair
-from baton.records import appendable, read_traces, shown, write_json, write_line
+from baton.records import appendable, locked, read_traces, shown, write_json, write_line
 from baton.trace import Trace
 
 T = TypeVar("T")
@@ -38,16 +38,21 @@ class Progress(Protocol):
     def __call__(self, stage: str, done: int, total: int) -> None: ...
 
 
-def claim(work: Path, made_with: Mapping[str, Any]) -> None:
+def claim(work: Path, made_with: Mapping[str, Any], lock: str = ".lock") -> None:
     """Makes `work` the folder of what is made with these settings, or checks that it is.
 
+    Until this process ends, no other one gets the folder: each would cut off the line that the other is writing.
+    Processes that write to files of their own in it name a `lock` each.
+
     Raises:
-        ValueError: the folder holds what was made with other settings; the first that differs is named.
+        ValueError: the folder holds what was made with other settings (the first that differs is named), or another
+            process is writing to it.
     """
     path = work / "settings.json"
     mine = json.loads(json.dumps(made_with))
+    work.mkdir(parents=True, exist_ok=True)
+    _hold(work, lock)
     if not path.exists():
-        work.mkdir(parents=True, exist_ok=True)
         write_json(path, mine)
         return
     try:
@@ -59,6 +64,20 @@ def claim(work: Path, made_with: Mapping[str, Any]) -> None:
             raise ValueError(
                 f"work: {work} was made with {name} {shown(theirs.get(name))}, not {shown(value)}; give another folder"
             )
+
+
+_HELD: dict[Path, IO[str]] = {}
+"""Locks of this process."""
+
+
+def _hold(work: Path, lock: str) -> None:
+    path = work.resolve() / lock
+    if path in _HELD:
+        return
+    try:
+        _HELD[path] = locked(path)
+    except BlockingIOError:
+        raise ValueError(f"work: another process is writing to {work}; wait for it, or give another folder") from None
 
 
 async def collect(

@@ -186,7 +186,7 @@ def label_recipe(path: Path, folder: Path, shard: str, limit: int | None, progre
     options = pair_options(config.pair, config.seed, config.task, sampling=config.sampling, budget=config.budget)
     questions = tasks.load(config.task, config.split, recipe.base, limit or config.limit)[part::parts]
     made_with = {**config.model_dump(mode="json", exclude={"limit", "concurrency"}), "parts": parts}
-    claim(folder, made_with)
+    claim(folder, made_with, lock=f".{part + 1}.lock")
     scorers = {name: s for name, s in config.pair.scorers.items() if name == config.judge}
 
     async def run() -> int:
