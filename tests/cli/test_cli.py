@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from baton import nano
 from baton.cli import app, main
+from baton.cli.input import knobs_of
 
 QUESTION = "Tom has 3 apples and buys 4. How many has he?"
 PAIR = "name: p\ntarget: {target}\ndraft: nano:draft\n"
@@ -63,6 +64,12 @@ def test_wrong_input_is_answered_in_one_line_with_exit_code_2(args, parts):
     said = done.stderr.strip().splitlines()
     assert len(said) == 1, said
     assert all(part in said[0] for part in parts), said
+
+
+def test_a_knob_may_be_written_as_a_power_of_ten():
+    assert knobs_of(["tau=1e-5", "back=-2E+3", "cues=[1e3, e5]", "name=1e"]) == {
+        "tau": 1e-5, "back": -2000.0, "cues": [1000.0, "e5"], "name": "1e",
+    }  # fmt: skip
 
 
 def test_the_command_compares_every_arm_of_a_recipe() -> None:

@@ -119,7 +119,12 @@ def test_a_recipe_that_calibrates_nothing_may_compare_on_the_calibration_split(r
 
 @pytest.mark.parametrize(
     ("text", "part"),
-    [("", "the file is empty"), ("- a\n- b\n", "the file is a list"), ("name: [1,\n", "line 2: not valid YAML")],
+    [
+        ("", "the file is empty"),
+        ("- a\n- b\n", "the file is a list"),
+        ("name: [1,\n", "line 2: not valid YAML"),
+        ("name: a\nlimit: 1\nname: b\n", "line 3: not valid YAML ('name' stands"),
+    ],
 )
 def test_a_file_that_is_no_mapping_is_refused(tmp_path, text, part):
     assert part in message(write(tmp_path / "recipe.yaml", text))

@@ -15,6 +15,7 @@ import yaml
 from baton.calibrate.points import varied
 from baton.calibrate.thresholds import Knob, find_knob, moving_knobs
 from baton.config import ConfigError, Recipe, RouterConfig
+from baton.config.files import parse_yaml
 
 METHODS = ("random", "grid", "bayes")
 GRID = 9
@@ -36,7 +37,7 @@ def with_knobs(recipe: Recipe, settings: Sequence[str]) -> Recipe:
                 f"{setting!r} sets no knob; write ARM.KNOB=VALUE, with one of {', '.join(arms)} as the arm"
             )
         try:
-            value = yaml.safe_load(text)
+            value = parse_yaml(text)
         except yaml.YAMLError:
             raise ConfigError(f"{setting!r} has no value that is YAML; quote it, or close its brackets") from None
         knobs = varied(arms[label].knobs, name.removeprefix(f"{label}."), value)

@@ -71,13 +71,15 @@ def knobs_of(pairs: list[str]) -> dict[str, Any]:
     """`name=value` options as knobs; values are read as YAML (`0.5`, `true`, `[a, b]`)."""
     import yaml
 
+    from baton.config.files import parse_yaml
+
     knobs = {}
     for item in pairs:
         name, equals, value = item.partition("=")
         if not equals:
             raise ValueError(f"--knob: {item!r} has no value; write name=value")
         try:
-            knobs[name] = yaml.safe_load(value)
+            knobs[name] = parse_yaml(value)
         except yaml.YAMLError:
             raise ValueError(f"--knob: {item!r} has no value that is YAML; quote it, or close its brackets") from None
     return knobs
