@@ -56,6 +56,7 @@ def test_parquet_gives_what_jsonl_gives(tmp_path):
         (["[1]"], ["row 1", "a list, not an object"]),
         ([ROWS[0], {**ROWS[1], "question": None}], ["row 2", "the question is empty"]),
         ([ROWS[0], {**ROWS[1], "question": ["2+2?"]}], ["row 2", "the question is of kind list"]),
+        ([ROWS[0], {**ROWS[1], "question": "2+2? \ud83d"}], ["row 2", "half of a character"]),
         ([ROWS[0], {**ROWS[1], "answer": None}], ["row 2", "the answer is empty"]),
         ([ROWS[0], {**ROWS[1], "answer": " "}], ["row 2", "the answer is empty"]),
         ([ROWS[0], {**ROWS[1], "answer": ["4"]}], ["row 2", "the answer is of kind list"]),

@@ -123,7 +123,8 @@ def test_a_recipe_that_calibrates_nothing_may_compare_on_the_calibration_split(r
         ("", "the file is empty"),
         ("- a\n- b\n", "the file is a list"),
         ("name: [1,\n", "line 2: not valid YAML"),
-        ("name: a\nlimit: 1\nname: b\n", "line 3: not valid YAML ('name' stands"),
+        ("name: a\nlimit: 1\nname: b\n", "line 3: not valid YAML ('name' stands twice)"),
+        ("task:\n  name: nano\n  path: a\n  path: b\n", "line 4: not valid YAML ('path' stands twice)"),
     ],
 )
 def test_a_file_that_is_no_mapping_is_refused(tmp_path, text, part):

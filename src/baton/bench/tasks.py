@@ -160,6 +160,8 @@ def _check(row: Mapping[str, Any], names: Mapping[str, str], given: Mapping[str,
         raise ConfigError(f"{where}: the question is empty; fill it in or drop the row")
     if not isinstance(question, str):
         raise ConfigError(f"{where}: the question is of kind {type(question).__name__}; give a text")
+    if any("\ud800" <= character <= "\udfff" for character in question):
+        raise ConfigError(f"{where}: the question holds half of a character (a lone surrogate); mend or drop the row")
     if answer is None or (grader in EXACT and not str(answer).strip()):
         raise ConfigError(f"{where}: the answer is empty; fill it in or drop the row")
     if isinstance(answer, (list, dict)):

@@ -14,7 +14,7 @@ from baton.config.validation import ConfigError
 class _Loader(yaml.SafeLoader):
     """Refuses a field that stands twice, of which YAML would drop the first, and reads 1e-5 as the number it is."""
 
-    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
         seen: set[str] = set()
         for key, _ in node.value:
