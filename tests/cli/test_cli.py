@@ -40,6 +40,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             ["run", QUESTION, "--router", "rsd", "--knob", "scorer=prn", "--pair", "damaged.yaml"],
             ["needs the scorer 'prn'", "pair 'p' does not have"],
         ),
+        (["run", "caf\udce9?"], ["question: it is not UTF-8"]),
         (["bench", "--router", "rsd", "--knob", "scorer=prn"], ["needs the scorer 'prn'", "pair 'nano'"]),
         (
             ["run", QUESTION, "--router", "target", "--pair", "damaged.yaml"],

@@ -36,8 +36,11 @@ def run(
     from baton import routers
     from baton.config import cue_profile, load_pair, pair_folder, pair_options
 
-    if question == "-":
-        question = sys.stdin.read()
+    try:
+        question = sys.stdin.read() if question == "-" else question
+        question.encode()
+    except UnicodeError:
+        raise ValueError("question: it is not UTF-8; write it in that encoding") from None
     if not question.strip():
         raise ValueError("question: it is empty; write one in quotes, or pipe it in with `-`")
     config, base = load_pair(pair), pair_folder(pair)
