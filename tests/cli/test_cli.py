@@ -50,6 +50,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             ["run", QUESTION, "--router", "target", "--pair", "device.yaml"],
             ["pair.target.device: 'gpu' is no device", "use auto, cpu or cuda"],
         ),
+        (["compare", "recipe.yaml", "--routers", ","], ["routers: ',' names no arm"]),
         (["compare", "recipe.yaml", "--out", "file"], ["file: file exists", "check the path"]),
         (["compare", "recipe.yaml", "--out", "file/run"], ["file/run: not a directory"]),
         (["calibrate", "cues", "--work", "file"], ["file: file exists"]),

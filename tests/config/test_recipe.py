@@ -104,6 +104,8 @@ def test_overrides_replace_nested_fields_and_are_checked(recipe):
             ["task.scorer: 'judge' has the template 'nano', which is about single steps; grade by one"],
         ),
         ({"latency": {"limit": "many"}}, ["latency.limit: 'many' cannot be used; input should be a valid integer"]),
+        ({"name": "../x"}, ["name: '../x' is no name of a folder"]),
+        ({"name": ".."}, ["name: '..' is no name of a folder"]),
         ({"latency": 3}, ["latency: 3 cannot be used; give a group of fields"]),
         ({"pair": "missing.yaml"}, ["missing.yaml: there is no such file"]),
     ],

@@ -28,6 +28,8 @@ def compare(
     from baton.bench.command import run_compare
 
     names, trackers = ([x.strip() for x in (text or "").split(",") if x.strip()] for text in (routers, track))
+    if routers is not None and not names:
+        raise ValueError(f"routers: {routers!r} names no arm; give labels, or leave it out for all")
     code = run_compare(
         recipe, out, limit, names or None, concurrency, seed, shard, split, trackers, knobs or (), timed, pair
     )

@@ -89,6 +89,8 @@ class RecipeConfig(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> RecipeConfig:
+        if self.name == ".." or Path(self.name).name != self.name:
+            raise ValueError(f"name: {self.name!r} is no name of a folder; leave out what leads elsewhere")
         names = [r.name for r in self.routers]
         for name in self.only or ():
             if name not in names:
