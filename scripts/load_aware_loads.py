@@ -46,7 +46,7 @@ def main() -> None:
         "--rounds", type=int, default=8, help="answers for each in flight; half of them teach the router"
     )
     parser.add_argument(
-        "--requests", type=int, default=1000, help="answers of an open loop; half of them teach the router"
+        "--requests", type=int, default=600, help="answers of an open loop; half of them teach the router"
     )
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()

@@ -78,7 +78,8 @@ class LoadControl:
     _windows: int = 0
     _settling: int = 0
     """Tokens still to be written before the mode in force is measured."""
-    _pure: Window = field(default_factory=Window)
+    _begun: dict[tuple[int, Mode], Window] = field(default_factory=dict)
+    """Windows that are not full, by level and mode: a load that comes and goes fills them bit by bit."""
 
     def passed(self, load: int, tokens: int, seconds: float, pure: bool) -> None:
         """So many tokens and answer-seconds have passed at a load of `load` answers; `pure` if all of them were in
@@ -98,26 +99,28 @@ class LoadControl:
         if pure and self._settling > 0:
             self._settling -= tokens
         elif pure:
-            self._pure.add(tokens, seconds)
-        if self._pure.tokens >= max(self.least, self.window * load) * (0.25 if self._hopeless() else 1.0):
-            self._measured()
-            self._choose()
+            window = self._begun.setdefault((level, self.mode), Window())
+            window.add(tokens, seconds)
+            if window.tokens >= max(self.least, self.window * load) * (0.25 if self._hopeless(window) else 1.0):
+                self._measured()
+                self._choose()
 
-    def _hopeless(self) -> bool:
+    def _hopeless(self, window: Window) -> bool:
         alone = self.known.get((self._level, Mode.ALONE))
-        return alone is not None and self._pure.seconds > HOPELESS * alone.pace * self._pure.tokens
+        return alone is not None and window.seconds > HOPELESS * alone.pace * window.tokens
 
     def _measured(self) -> None:
         """Keeps a window's pace, half of it new where one was known."""
         self._windows += 1
-        pace, before = self._pure.pace, self.known.get((self._level, self.mode))
+        pace = self._begun.pop((self._level, self.mode)).pace
+        before = self.known.get((self._level, self.mode))
         if before is not None:
             pace = (pace + before.pace) / 2
         self.known[self._level, self.mode] = Known(pace, self._windows)
 
     def _choose(self) -> None:
         """Puts the best mode in force, or one to be tried."""
-        before, self._pure = self.mode, Window()
+        before = self.mode
         self._pick()
         if self.mode is not before:
             self._settling = int(SETTLING * self.window * 2**self._level)
