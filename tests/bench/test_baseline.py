@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from test_metrics import answer, by_label, results, segment
+from made_answers import answer, by_label, results, segment
 
 from baton.bench.metrics import LATENCY, QUALITY, Arm, Run, baseline_label, record
 from baton.bench.verdict import verdict

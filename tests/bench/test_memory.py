@@ -10,8 +10,8 @@ from typing import Any
 import moody
 import pytest
 import yaml
+from made_answers import answer
 from rich.console import Console
-from test_metrics import answer
 
 from baton.bench import head_to_head, memory, metrics, runner
 from baton.bench.command import run_compare

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_metrics import answer, segment, sized
+from made_answers import answer, segment, sized
 
 from baton.bench import metrics, pareto
 from baton.bench.metrics import LATENCY, QUALITY, Arm, Run

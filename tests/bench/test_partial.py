@@ -13,7 +13,7 @@ from typing import Any
 import moody
 import pytest
 import yaml
-from test_metrics import answer
+from made_answers import answer
 from typer.testing import CliRunner
 
 from baton.bench.command import run_compare

@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from test_metrics import answer, results, segment
+from made_answers import answer, results, segment
 
 from baton.bench import metrics
 from baton.bench.metrics import LATENCY, QUALITY, Arm
