@@ -411,6 +411,15 @@ def test_what_an_encoder_read_to_decide_is_told():
     assert matcher.helper_tokens == {"letters": len("aab.") + len("cdc.")}
 
 
+def test_a_whole_text_is_scanned_from_a_place_as_a_segment_that_begins_there():
+    text = "He paid 3." + "14 pounds. Wait, no.\n\n" + "So it was less."
+    assert SENTENCE.scan(text, 10).found == len("14 pounds."), "the digit before it makes a number of the point"
+    assert Cues(["Wait"]).scan(text, 0).cue == "Wait"
+    assert STEP.scan(text, 0).found == text.index("So")
+    assert STEP.scan(text, text.index("So")).found is None
+    assert SENTENCE.scan(text, text.index("So")).found == len("So it was less.")
+
+
 def test_a_run_of_newlines_is_one_step_boundary():
     assert ended("a\n\n\nb", STEP) == 3
     assert ended("\n\nb", STEP, "a\n\n") is None

@@ -63,6 +63,13 @@ class TextBoundary(Boundary):
     def scanner(self, context: str) -> Scanner:
         """A scanner for a segment that follows `context` (its last 64 characters suffice for short patterns)."""
 
+    def scan(self, text: str, begin: int) -> Scanner:
+        """A scanner that has read a whole text from `begin` on, as a segment that begins there."""
+        scanner = self.scanner(text[max(0, begin - 64) : begin])
+        scanner.feed(text[begin:])
+        scanner.close()
+        return scanner
+
     @abstractmethod
     def stop_pattern(self) -> re.Pattern[bytes]:
         """Found in the bytes of each token that holds a match, or ends with the beginning of one."""

@@ -259,15 +259,11 @@ def cue_regions(pieces: Sequence[str], candidates: Sequence[str]) -> Iterator[_R
     edges: NDArray[np.int64] = np.cumsum([0, *map(len, pieces)])
     boundary, at = Cues(candidates), 0
     while at < len(text):
-        scanner = boundary.scanner(text[max(0, at - 64) : at])
-        scanner.feed(text[at:])
-        scanner.close()
+        scanner = boundary.scan(text, at)
         if scanner.found is None:
             return
         end = at + scanner.found
-        sentence = SENTENCE.scanner(text[max(0, end - 64) : end])
-        sentence.feed(text[end:])
-        sentence.close()
+        sentence = SENTENCE.scan(text, end)
         stop = end + sentence.found if sentence.found is not None else len(text)
         first = int(np.searchsorted(edges, end, side="left"))
         last = int(np.searchsorted(edges, stop, side="left"))

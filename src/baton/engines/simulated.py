@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -151,19 +152,9 @@ class SimulatedEngine(Engine):
 
     @classmethod
     def load(
-        cls,
-        path: str,
-        *,
-        device: str,
-        dtype: str,
-        cache_bytes: int,
-        max_batch: int,
-        threads: int | None,
-        trust_remote_code: bool,
-        revision: str | None,
-        speculative: Speculation | None,
-        own: None = None,
+        cls, path: str, *, max_batch: int, speculative: Speculation | None = None, **unused: Any
     ) -> SimulatedEngine:
+        """As `Engine.load`: `path` is a file of costs and the role that it plays, `costs.yaml#target`."""
         file, _, role = path.partition("#")
         if role not in (Role.TARGET, Role.DRAFT):
             raise LoadError(f"{path!r} names no role; write FILE#target or FILE#draft, FILE being a pair's costs")

@@ -73,9 +73,7 @@ def edges(ids: Sequence[int], vocabulary: Vocabulary, unit: TextBoundary) -> lis
     found = {len(ids), *(n + 1 for n, i in enumerate(ids) if i == vocabulary.end_of_thinking)}
     at = 0
     while at < len(text):
-        scanner = unit.scanner(text[max(0, at - 64) : at])
-        scanner.feed(text[at:])
-        scanner.close()
+        scanner = unit.scan(text, at)
         if scanner.found is None:
             break
         token = bisect_left(ends, at + scanner.found)

@@ -87,9 +87,7 @@ def steps_of(trace: Trace, vocabularies: Mapping[Role, Vocabulary]) -> list[Step
     text, edges = "".join(texts), list(accumulate(map(len, texts)))
     steps, begin, at = [], 0, 0
     while at < len(text):
-        scanner = STEP.scanner(text[max(0, at - 64) : at])
-        scanner.feed(text[at:])
-        scanner.close()
+        scanner = STEP.scan(text, at)
         if scanner.found is None:
             break
         end = bisect_left(edges, at + scanner.found) + 1
