@@ -1,10 +1,16 @@
-"""A byte-level tokenizer with a chat template that can think."""
+"""A byte-level tokenizer with a chat template that can think, and an engine on a tiny model that has it."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from typing import Any
+
 import pytest
+from tiny_models import make_model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
+
+from baton.engines.transformers import TransformersEngine
 
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -25,3 +31,16 @@ def tokenizer() -> PreTrainedTokenizerFast:
     fast.add_tokens(["<think>", "</think>"])
     fast.chat_template = TEMPLATE
     return fast
+
+
+@pytest.fixture(scope="module")
+def reference() -> Any:
+    """The same weights as the engine's model, run by `transformers` alone."""
+    return make_model()
+
+
+@pytest.fixture
+async def engine(tokenizer: Any) -> AsyncIterator[TransformersEngine]:
+    engine = TransformersEngine(make_model(), tokenizer)
+    yield engine
+    await engine.close()
