@@ -16,6 +16,8 @@ from baton.config import ModelConfig
 from baton.engines.base import Engine
 from baton.pair import load_engine
 
+pytest.register_assert_rewrite("same_tokens")
+
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def reference() -> AsyncIterator[Engine]:

@@ -9,6 +9,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,3 +97,13 @@ class Up:
         """Ctrl-C."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
+
+
+@contextmanager
+def serving(folder: Path, pair: Path = PAIR) -> Iterator[Up]:
+    """The servers of a pair, from when they answer until they have ended."""
+    up = Up(folder, free_port(), pair)
+    up.start()
+    yield up
+    up.interrupt()
+    up.ended()

@@ -12,19 +12,17 @@ from typing import Any
 import pytest
 import yaml
 from comparisons import ROUTERS, recipe
-from nano_models import PAIR
-from servers import Up, free_port
+from nano_models import PAIR, write
+from servers import Up, serving
 
 from baton.bench import passes
 from baton.bench.command import run_compare
 from baton.config import load_pair
-from baton.engines.base import EngineLostError, Sampling
+from baton.engines.base import EngineLostError
 from baton.pair import load_engine
-from calls import writer
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="module")]
 
-write = writer(60, Sampling())
 QUESTIONS = 5
 
 
@@ -37,11 +35,8 @@ def up(tmp_path: Path) -> Iterator[Up]:
     file.write_text(yaml.safe_dump(pair))
     folder = tmp_path / "up"
     folder.mkdir()
-    up = Up(folder, free_port(), file)
-    up.start()
-    yield up
-    up.interrupt()
-    up.ended()
+    with serving(folder, file) as up:
+        yield up
 
 
 async def test_a_server_killed_in_mid_answer_is_a_typed_error_and_the_run_resumes(

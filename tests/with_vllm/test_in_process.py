@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from nano_models import BLOCK, CONTEXT, VLLM, nano
+from nano_models import BLOCK, CONTEXT, VLLM, nano, write
 from proposers import save_padded_draft
+from same_tokens import SameTokens
 
-from baton.boundary import ENTROPY, MARGIN, SENTENCE, STEP, TOP_PROB, Learned, Seen, SegmentMatcher
+from baton.boundary import ENTROPY, MARGIN, SENTENCE, TOP_PROB, Learned, Seen, SegmentMatcher
 from baton.engines.base import (
     Call,
     Engine,
@@ -33,12 +34,8 @@ from baton.routers.relaygen import RelayGen
 from baton.scorers.base import TokenReader
 from baton.scorers.token import top_numbers
 from baton.trace import Role
-from calls import writer
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="module")]
-
-write = writer(60, Sampling())
-WARM = Sampling(temperature=1.5, top_p=0.99, top_k=500)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -58,23 +55,9 @@ async def settled(engine: Engine, name: str, value: float) -> None:
 # What is sampled
 
 
-async def test_greedy_tokens_equal_the_transformers_engine(target: Engine, reference: Engine, prompts: Any) -> None:
-    assert target.vocabulary.shares_ids(reference.vocabulary)
-    assert target.architecture == reference.architecture
-    written = await asyncio.gather(*(write(target, p, 120) for p in prompts))
-    for prompt, ours in zip(prompts, written, strict=True):
-        assert ours.ids == (await write(reference, prompt, 120)).ids
-
-
-async def test_segments_end_where_the_transformers_engine_ends_them(
-    target: Engine, reference: Engine, prompts: Any
-) -> None:
-    for prompt in prompts:
-        for boundary in (SENTENCE, STEP):
-            ours, theirs = [await write(e, prompt, 120, until=(boundary,)) for e in (target, reference)]
-            assert (ours.matcher.ended_by, ours.matcher.kept) == (theirs.matcher.ended_by, theirs.matcher.kept)
-            assert ours.ids == theirs.ids
-            assert ours.usage.sampled == len(ours.ids)
+class TestInProcess(SameTokens):
+    async def test_the_architecture_is_that_of_the_transformers_engine(self, target: Engine, reference: Engine) -> None:
+        assert target.architecture == reference.architecture
 
 
 class Likeliest(TokenReader):
@@ -95,11 +78,6 @@ async def test_a_head_on_log_probabilities_ends_segments_where_the_transformers_
         ours, theirs = [await write(e, prompt, 120, until=(boundary,), read=Read(top=100)) for e in (target, reference)]
         assert ours.matcher.ended_by is theirs.matcher.ended_by is boundary
         assert (ours.ids, ours.matcher.kept) == (theirs.ids, theirs.matcher.kept)
-
-
-async def test_a_seed_repeats_its_tokens_and_another_draws_others(target: Engine, prompts: Any) -> None:
-    first, again, other = [await write(target, prompts[0], 60, WARM, seed=seed) for seed in (1, 1, 2)]
-    assert first.ids == again.ids != other.ids
 
 
 async def test_a_relay_writes_what_it_writes_on_transformers(target: Engine, reference: Engine, prompts: Any) -> None:

@@ -14,10 +14,11 @@ import httpx
 import pytest
 import pytest_asyncio
 from comparisons import ROUTERS, TIE, compared, parting
-from nano_models import BLOCK, CONTEXT, PAIR
-from servers import Up, exists, free_port
+from nano_models import BLOCK, CONTEXT, PAIR, write
+from same_tokens import SameTokens
+from servers import Up, exists, serving
 
-from baton.boundary import ENTROPY, MARGIN, SENTENCE, STEP, SegmentMatcher
+from baton.boundary import ENTROPY, MARGIN, SENTENCE, SegmentMatcher
 from baton.config import ModelConfig, load_pair
 from baton.engines.base import (
     Call,
@@ -25,30 +26,23 @@ from baton.engines.base import (
     EngineError,
     Prefix,
     Read,
-    Sampling,
     UnsupportedError,
     Usage,
 )
 from baton.engines.openai import OpenAIEngine
 from baton.pair import load_engine
 from baton.trace import Role
-from calls import writer
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="module")]
 
-write = writer(60, Sampling())
-WARM = Sampling(temperature=1.5, top_p=0.99, top_k=500)
 QUESTIONS = 6
 """Of a comparison."""
 
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    up = Up(tmp_path_factory.mktemp("up"), free_port())
-    up.start()
-    yield up
-    up.interrupt()
-    up.ended()
+    with serving(tmp_path_factory.mktemp("up")) as up:
+        yield up
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -68,21 +62,10 @@ async def speak_text(engine: Engine, *, ids_in: bool) -> None:
 # Tokens
 
 
-async def test_greedy_tokens_equal_the_transformers_engine(target: Engine, reference: Engine, prompts: Any) -> None:
-    written = await asyncio.gather(*(write(target, p, 120) for p in prompts))
-    for prompt, ours in zip(prompts, written, strict=True):
-        assert ours.ids == (await write(reference, prompt, 120)).ids
-    assert target.metrics()["seams"] == 0
-
-
-async def test_segments_end_where_the_transformers_engine_ends_them(
-    target: Engine, reference: Engine, prompts: Any
-) -> None:
-    for prompt in prompts:
-        for boundary in (SENTENCE, STEP):
-            ours, theirs = [await write(e, prompt, 120, until=(boundary,)) for e in (target, reference)]
-            assert (ours.matcher.ended_by, ours.matcher.kept) == (theirs.matcher.ended_by, theirs.matcher.kept)
-            assert ours.ids == theirs.ids
+class TestServed(SameTokens):
+    async def test_tokens_that_come_as_ids_have_no_seam(self, target: Engine, prompts: Any) -> None:
+        await write(target, prompts[0], 40, until=(SENTENCE,))
+        assert target.metrics()["seams"] == 0
 
 
 @pytest.mark.parametrize("ids_in", [True, False])
@@ -109,11 +92,6 @@ async def test_ids_that_no_text_has_are_counted_as_a_seam(target: Engine, prompt
     assert one_by_one != target.vocabulary.encode("number")
     await write(target, [*prompts[0], *one_by_one], 4)
     assert target.metrics()["seams_differ"] == 1
-
-
-async def test_a_seed_repeats_its_tokens_and_another_draws_others(target: Engine, prompts: Any) -> None:
-    first, again, other = [await write(target, prompts[0], 60, WARM, seed=seed) for seed in (1, 1, 2)]
-    assert first.ids == again.ids != other.ids
 
 
 # Caches and features
@@ -206,7 +184,7 @@ async def test_a_comparison_gives_the_same_answers_on_each_engine(up: Up, refere
 # Last: it ends the servers.
 
 
-def test_ctrl_c_stops_the_servers_and_all_their_processes(up: Up) -> None:
+async def test_ctrl_c_stops_the_servers_and_all_their_processes(up: Up) -> None:
     started = up.processes
     assert len(started) >= 2
     assert "target |" in up.log
@@ -215,5 +193,5 @@ def test_ctrl_c_stops_the_servers_and_all_their_processes(up: Up) -> None:
     assert up.ended() == 0
     end = time.monotonic() + 10
     while any(map(exists, started)) and time.monotonic() < end:
-        time.sleep(0.1)
+        await asyncio.sleep(0.1)
     assert not any(map(exists, started))
