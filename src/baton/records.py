@@ -24,6 +24,18 @@ def shown(value: Any) -> str:
     return text if len(text) <= SHOWN else text[:SHOWN] + " ..."
 
 
+def differences(old: Any, new: Any, where: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Fields in which two JSON values differ, each with both values."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in dict.fromkeys([*old, *new]):
+            yield from differences(old.get(name), new.get(name), f"{where}.{name}" if where else name)
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for n, (a, b) in enumerate(zip(old, new, strict=True)):
+            yield from differences(a, b, f"{where}[{n}]")
+    elif old != new:
+        yield where, old, new
+
+
 def locked(path: Path) -> IO[str]:
     """Opens a lock file, and holds it until it is closed or the process ends.
 

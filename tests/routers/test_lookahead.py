@@ -293,18 +293,18 @@ def test_the_targets_mark_can_be_asked_for_in_other_words():
     assert relay(router, *engines, budget=Budget(2, 0)).decisions[0].score == 9.0
 
 
-def test_random_accepts_with_its_probability_whatever_was_written_and_repeats_with_the_seed():
+def test_random_rejects_with_its_probability_whatever_was_written_and_repeats_with_the_seed():
     def accepts(seed, p):
         nothing = lambda text, seed: "bad.\n\n" if text.count("\n\n") < 12 else "answer<eos>"  # noqa: E731
         steps = lambda text, seed: "good.\n\n" if text.count("\n\n") < 12 else "answer<eos>"  # noqa: E731
         trace = relay(exact(verifier="random", threshold=p), target(steps), draft(nothing), seed=seed)
         return [d.outcome for d in trace.decisions]
 
-    outcomes = [x for seed in range(20) for x in accepts(seed, 0.4)]
+    outcomes = [x for seed in range(20) for x in accepts(seed, 0.6)]
     assert 0.3 < sum(outcomes) / len(outcomes) < 0.5
     assert accepts(1, 0.4) == accepts(1, 0.4)
-    assert all(accepts(1, 1.0))
-    assert not any(accepts(1, 0.0))
+    assert all(accepts(1, 0.0))
+    assert not any(accepts(1, 1.0))
 
 
 def test_a_failing_judge_is_an_error_of_the_answer():

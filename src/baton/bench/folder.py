@@ -20,7 +20,7 @@ from baton.bench.metrics import Key
 from baton.config import ConfigError
 from baton.engines.base import EngineError
 from baton.generation import RouterError
-from baton.records import appendable, locked, read_traces, shown, write_json, write_line
+from baton.records import appendable, differences, locked, read_traces, shown, write_json, write_line
 from baton.trace import Trace
 
 RESERVE_BYTES = 4 << 20
@@ -180,15 +180,3 @@ def _asked(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         raise ConfigError(f"{folder}: it holds no run; give the folders that `baton compare --shard` wrote") from None
     return found
-
-
-def differences(old: Any, new: Any, where: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Fields in which two JSON values differ, each with both values."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        for name in dict.fromkeys([*old, *new]):
-            yield from differences(old.get(name), new.get(name), f"{where}.{name}" if where else name)
-    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        for n, (a, b) in enumerate(zip(old, new, strict=True)):
-            yield from differences(a, b, f"{where}[{n}]")
-    elif old != new:
-        yield where, old, new

@@ -11,7 +11,7 @@ from typing import IO, Any, Protocol, TypeVar
 from baton.engines.base import Engine, EngineError, Prefix, TokenScore
 from baton.generation import Options, Router, generate
 from baton.pair import Pair
-from baton.records import appendable, locked, read_traces, shown, write_json, write_line
+from baton.records import appendable, differences, locked, read_traces, shown, write_json, write_line
 from baton.trace import Trace
 
 T = TypeVar("T")
@@ -60,9 +60,10 @@ def claim(work: Path, made_with: Mapping[str, Any], lock: str = ".lock") -> None
     except ValueError as error:
         raise ValueError(f"{path}: it is damaged ({error}); remove that folder, or give another") from None
     for name, value in mine.items():
-        if theirs.get(name) != value:
+        for field, old, new in differences(theirs.get(name), value, name):
             raise ValueError(
-                f"work: {work} was made with {name} {shown(theirs.get(name))}, not {shown(value)}; give another folder"
+                f"work: {work} was made with {field} {shown(old)}, not {shown(new)}; give another folder "
+                "(a comparison: another --out)"
             )
 
 

@@ -74,7 +74,7 @@ class Lookahead:
 
     verifier: str = "judge"
     """A scorer of the pair that compares two steps (`judge`, `embedding`, ...), or `target` (its mark from 0 to 9 for
-    the draft's step), `random` (accepts with probability `threshold`) or `exact` (equal texts only)."""
+    the draft's step), `random` (rejects with probability `threshold`) or `exact` (equal texts only)."""
     threshold: float | None = field(default=None, metadata={"vary": (0.0, 1.0), "rises": True})
     """Least score that is accepted; the published one of the verifier if left out."""
     depth: int = field(default=4, metadata={"vary": (0, 16), "rises": False})
@@ -115,6 +115,8 @@ class Lookahead:
                     "that is accepted"
                 )
             object.__setattr__(self, "threshold", THRESHOLDS[self.verifier])
+        if self.verifier == "random" and not 0 <= (self.threshold or 0.0) <= 1:
+            raise ValueError(f"lookahead.threshold: {self.threshold} is no probability; use a number from 0 to 1")
         try:
             self.gate  # noqa: B018
         except ValueError as error:
@@ -132,7 +134,7 @@ class Lookahead:
     @property
     def gate(self) -> Gate:
         least = math.nan if self.threshold is None else self.threshold
-        return Constant(least) if self.verifier == "random" else Threshold(least)
+        return Constant(1 - least) if self.verifier == "random" else Threshold(least)
 
     @property
     def until(self) -> tuple[Boundary, ...]:

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from baton.bench import statistics
-from baton.bench.folder import differences
 from baton.bench.report import cells, timeline
 from baton.bench.report.cells import NOT_MEASURED, Arm, Cell, Table
 from baton.bench.report.facts import environment
 from baton.bench.report.folders import RunData
 from baton.bench.verdict import get, percent1, seconds
+from baton.records import differences
 
 DIFFERENCES = 60
 
