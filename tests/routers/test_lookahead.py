@@ -348,7 +348,7 @@ def test_the_optimistic_option_adds_nothing_to_what_already_runs_ahead():
         ({"width": 0}, "lookahead.width: 0 is too few"),
         ({"choose": "best"}, "lookahead.choose: 'best' is unknown"),
         ({"verifier": "mine"}, "lookahead.threshold: missing, and 'mine' has no published one"),
-        ({"verifier": "random", "threshold": 7}, "lookahead.threshold: constant.p: 7 is no probability"),
+        ({"verifier": "random", "threshold": 7}, "lookahead.threshold: 7 is no probability"),
     ],
 )
 def test_a_wrong_knob_is_refused_by_name(knobs, message):
