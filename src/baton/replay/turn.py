@@ -177,8 +177,9 @@ class Replayer:
 
     async def _open(self, measured: Turn, plans: Plans, answers: int) -> None:
         """Every arm has the arrivals of its turn; none is waited for but those that are due."""
-        planned, following = list(plans), measured.arm == "load-aware"
-        follow = self._follower(measured, answers) if following else None
+        planned = list(plans)
+        follow = self._follower(measured, answers) if measured.arm == "load-aware" else None
+        first_timed = 0 if follow is None else answers // 2
         arrivals = poisson(measured.rate, answers + 1, measured.turn + 1)
         start = asyncio.get_running_loop().time()
 
@@ -188,7 +189,7 @@ class Replayer:
                 await follow(sent.number % answers)
             else:
                 await self._answer(measured, self._prompt(seed + sent.number // answers), parts)
-            if answers // 2 * following <= sent.number < answers:
+            if first_timed <= sent.number < answers:
                 measured.seconds.append(asyncio.get_running_loop().time() - start - sent.due)
             return True
 
