@@ -94,3 +94,14 @@ def test_a_model_that_ends_its_answer_early_is_told() -> None:
     with pytest.raises(ExceptionGroup) as caught:
         run(replayer(1, steps=2).turn(1, "load-aware", 0, 2))
     assert caught.group_contains(ValueError, match="ended its answer early")
+
+
+def test_in_an_open_loop_it_has_the_arrivals_of_the_other_two_and_what_it_learns_in_is_not_timed() -> None:
+    target, relay, following = (run(replayer(4).turn(0.5, arm, 0, 12)) for arm in FOLLOWING)
+    assert [len(turn.seconds) for turn in (target, relay, following)] == [12, 12, 6]
+    assert following.load == 0.5
+    # Arrivals go on until the last of them is answered.
+    asked = sum(part.tokens for parts in load_schedule("relaygen").answers[:12] for part in parts)
+    assert sum(following.tokens.values()) >= asked
+    assert following.tokens["draft"] > 0
+    assert statistics.median(following.seconds) < 1.02 * statistics.median(target.seconds)
