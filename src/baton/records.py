@@ -6,11 +6,13 @@ import fcntl
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from baton.trace import Trace
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -91,11 +93,20 @@ def read_traces(path: Path) -> Iterator[Trace]:
     """
     if not path.is_file():
         raise ValueError(f"traces: {path}: there is no such file; check the path")
-    for n, data in enumerate(read_lines(path, "trace"), 1):
+    return read_records(path, Trace.from_json, "trace")
+
+
+def read_records(path: Path, build: Callable[[Any], T], what: str) -> Iterator[T]:
+    """What `build` makes of each line of a file, one at a time; none if there is no file.
+
+    Raises:
+        ValueError: a line is damaged, or nothing that `build` takes; `what` says what it should be.
+    """
+    for n, data in enumerate(read_lines(path, what), 1):
         try:
-            yield Trace.from_json(data)
+            yield build(data)
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path}: line {n} is no trace ({error}); remove it") from None
+            raise ValueError(f"{path}: line {n} is no {what} ({error}); remove it") from None
 
 
 def read_lines(path: Path, what: str = "JSON") -> Iterator[Any]:
@@ -114,3 +125,27 @@ def read_lines(path: Path, what: str = "JSON") -> Iterator[Any]:
                 if not line.endswith("\n"):
                     return
                 raise ValueError(f"{path}: line {n} is no {what} ({error}); remove it") from None
+
+
+def read_objects(path: Path) -> Iterator[dict[str, Any]]:
+    """Objects of a JSONL file that somebody gives, one at a time; blank lines are passed over.
+
+    Errors number what is no blank line, as ids of questions without an id do.
+
+    Raises:
+        OSError: the file cannot be opened.
+        ValueError: a row is not UTF-8, no JSON or no object; it is named.
+    """
+    # Bytes: a text may hold what Python takes for other ends of lines than line feeds.
+    with path.open("rb") as lines:
+        for n, line in enumerate((x for x in lines if x.strip()), 1):
+            try:
+                # Windows begins files with a byte-order mark.
+                row = json.loads(line.decode("utf-8-sig" if n == 1 else "utf-8"))
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{path}: row {n}: not UTF-8 ({error.reason}); save the file as UTF-8") from None
+            except json.JSONDecodeError as error:
+                raise ValueError(f"{path}: row {n}: not valid JSON ({error.msg}); write one object a line") from None
+            if not isinstance(row, dict):
+                raise ValueError(f"{path}: row {n}: a {type(row).__name__}, not an object; write one object a line")
+            yield row

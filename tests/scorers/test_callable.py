@@ -191,9 +191,10 @@ async def test_a_file_of_tests_may_hold_any_text_and_a_damaged_line_is_named(tmp
     tests.write_text(json.dumps({"question": question, "tests": ["assert x == 1"]}, ensure_ascii=False), "utf-8")
     assert (await unit_test(request(block("x = 1"), question=question), tests=str(tests))).value == 1.0
     other = tmp_path / "other.jsonl"
-    other.write_text('{"question": "Double it."}\n')
-    with pytest.raises(ValueError, match=r"other\.jsonl: line 1 has no question and tests \('tests'\)"):
-        await unit_test(request(block("x = 1"), question=question), tests=str(other))
+    for damaged in ({"question": "Double it."}, {"question": "Double it.", "tests": "assert x == 1"}):
+        other.write_text(json.dumps(damaged))
+        with pytest.raises(ValueError, match=r"other\.jsonl: row 1: no question and tests; give a text and a list"):
+            await unit_test(request(block("x = 1"), question=question), tests=str(other))
 
 
 async def test_what_adds_no_code_passes_and_earlier_code_counts():

@@ -6,7 +6,6 @@ Which benchmarks there are, and what their rows look like, stands in `benchmarks
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import Any, TypeVar
 from baton.bench.benchmarks import BENCHMARKS, LEFT_OUT, TESTS, Reader, Source
 from baton.config import ConfigError, TaskConfig
 from baton.nano import problems
+from baton.records import read_objects
 
 T = TypeVar("T")
 
@@ -241,29 +241,12 @@ def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
     if path.suffix == ".parquet":
         yield from _parquet(path)
     elif path.suffix == ".jsonl":
-        yield from jsonl(path)
+        try:
+            yield from read_objects(path)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
     else:
         raise ConfigError(f"task.path: {path.name!r} has an unknown ending; use a .jsonl or .parquet file")
-
-
-def jsonl(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Objects of a JSONL file; blank lines are passed over.
-
-    Raises:
-        ConfigError: a row is not UTF-8, no JSON or no object.
-    """
-    # Windows begins files with a byte-order mark.
-    with path.open("rb") as lines:
-        for n, line in enumerate((x for x in lines if x.strip()), 1):
-            try:
-                row = json.loads(line.decode("utf-8-sig" if n == 1 else "utf-8"))
-            except UnicodeDecodeError as error:
-                raise ConfigError(f"{path}: row {n}: not UTF-8 ({error.reason}); save the file as UTF-8") from None
-            except json.JSONDecodeError as error:
-                raise ConfigError(f"{path}: row {n}: not valid JSON ({error.msg}); write one object a line") from None
-            if not isinstance(row, dict):
-                raise ConfigError(f"{path}: row {n}: a {type(row).__name__}, not an object; write one object a line")
-            yield row
 
 
 def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:

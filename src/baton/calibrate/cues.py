@@ -28,7 +28,7 @@ from baton.calibrate.profile import CueProfile, CueStatistics
 from baton.calibrate.work import Progress, Question, token_scores
 from baton.generation import Options
 from baton.pair import Pair
-from baton.records import appendable, write_line
+from baton.records import appendable, read_records, write_line
 from baton.routers.target import Target
 from baton.trace import Phase, Role, Segment, Trace
 
@@ -196,7 +196,7 @@ async def score_margins(
 ) -> list[Margins]:
     """Margins of every thinking token of `traces`, appended to `store` as they finish."""
     file = appendable(store)
-    have = {m.trace: m for m in (Margins(**json.loads(line)) for line in store.open(encoding="utf-8"))}
+    have = {m.trace: m for m in read_records(store, lambda row: Margins(**row), "margins")}
     missing = [t for t in traces if _key(t) not in have]
     progress("margins", len(traces) - len(missing), len(traces))
 

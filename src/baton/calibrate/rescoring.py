@@ -21,7 +21,7 @@ from baton.config import JudgeConfig, JudgeTemplateConfig, PairConfig, ScorerCon
 from baton.engines.base import TokenScore, UnsupportedError
 from baton.generation import Generation, Options, RouterError, generate
 from baton.pair import Pair
-from baton.records import appendable, write_line
+from baton.records import appendable, read_records, write_line
 from baton.scorers.confidence import Statistic, statistic_of
 from baton.trace import Role, Segment
 from baton.training.labels import Label
@@ -147,8 +147,7 @@ async def rescore(
         EngineError, RouterError: a scorer failed; scores before are stored.
     """
     file = appendable(store)
-    with store.open(encoding="utf-8") as lines:
-        have = {read.key: read for read in (Read(**json.loads(line)) for line in lines)}
+    have = {read.key: read for read in read_records(store, lambda row: Read(**row), "score")}
     for read in have.values():
         if missing := set(scorers) - set(read.scores) - {name for name, comparing in scorers.items() if comparing}:
             raise ValueError(f"work: {store} has no scores by {sorted(missing)[0]!r}; give another --work folder")

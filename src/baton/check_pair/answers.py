@@ -19,7 +19,7 @@ from baton.boundary import STEP, Cap
 from baton.calibrate.work import Progress, collect, each, token_scores
 from baton.generation import Generation, Options, generate
 from baton.pair import Pair
-from baton.records import appendable, write_line
+from baton.records import appendable, read_records, write_line
 from baton.routers.draft import Draft
 from baton.routers.target import Target
 from baton.trace import Kind, Phase, Role, Segment, Trace
@@ -218,7 +218,7 @@ async def _token_scores(
 ) -> list[dict[str, Any]]:
     """How the draft sees the tokens that the target wrote, a row for each answer."""
     file = appendable(store)
-    have = {row["question"]: row for row in map(json.loads, store.read_text(encoding="utf-8").splitlines())}
+    have = dict(read_records(store, lambda row: (row["question"], row), "answer's tokens"))
     missing = [t for t in traces if t.question not in have]
     progress("tokens", len(have), len(traces))
     target, draft = (pair.engines[role].vocabulary for role in (Role.TARGET, Role.DRAFT))

@@ -7,11 +7,11 @@ The code runs in the sandbox (`baton.sandbox`, which says what it contains and w
 
 from __future__ import annotations
 
-import json
 import re
 from functools import lru_cache
 from pathlib import Path
 
+from baton.records import read_objects
 from baton.sandbox import Limits, run_tests
 from baton.scorers.base import Score, ScoreRequest
 
@@ -38,7 +38,7 @@ async def unit_test(
         fenced: the code is what stands in closed blocks (```); else all of the text is code.
 
     Raises:
-        ValueError: the question has no tests.
+        ValueError: the question has no tests, or a row of the file is damaged.
     """
     wanted = wanted_tests(request.question, tests)
     text = "".join(request.before)
@@ -75,13 +75,10 @@ def wanted_tests(question: str, path: str | None = None) -> list[str]:
 
 @lru_cache(maxsize=8)
 def _table(path: str) -> dict[str, list[str]]:
-    # Lines end at line feeds only: a text may hold what Python takes for other ends of lines.
     found = {}
-    for n, line in enumerate(Path(path).expanduser().read_text(encoding="utf-8").split("\n"), 1):
-        try:
-            if line.strip():
-                row = json.loads(line)
-                found[row["question"]] = list(row["tests"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"tests: {path}: line {n} has no question and tests ({error}); mend it") from None
+    for n, row in enumerate(read_objects(Path(path).expanduser()), 1):
+        question, tests = row.get("question"), row.get("tests")
+        if not isinstance(question, str) or not isinstance(tests, list) or not all(isinstance(x, str) for x in tests):
+            raise ValueError(f"{path}: row {n}: no question and tests; give a text and a list of Python sources")
+        found[question] = tests
     return found

@@ -15,8 +15,8 @@ from itertools import accumulate, count
 from pathlib import Path
 from typing import Any
 
-from baton.bench.tasks import jsonl
 from baton.engines import chat
+from baton.records import read_objects
 from baton.training.labels import Label
 from baton.vocabulary import Vocabulary
 
@@ -136,7 +136,7 @@ def read(path: Path, form: str, tokenizer: Any, vocabulary: Vocabulary, name: st
     if form not in FORMATS:
         raise ValueError(f"format: {form!r} is unknown; use one of {', '.join(FORMATS)}")
     found = Published()
-    for n, row in enumerate(jsonl(path), 1):
+    for n, row in enumerate(read_objects(path), 1):
         try:
             rated = list(FORMATS[form](row, found.left_out))
         except KeyError as error:

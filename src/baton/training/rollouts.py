@@ -26,7 +26,7 @@ from baton.calibrate.work import ATTEMPTS, Progress, claim, collect, each
 from baton.engines.base import EngineError
 from baton.generation import Generation, Options, Router, RouterError, generate
 from baton.pair import Pair
-from baton.records import appendable, write_json, write_line
+from baton.records import appendable, read_records, write_json, write_line
 from baton.scorers.base import together
 from baton.trace import Kind, Phase, Role, Segment, Trace
 from baton.training.labels import Label, from_rows, standard_error, success_rate
@@ -340,7 +340,7 @@ async def _label_all(
 ) -> int:  # fmt: skip
     """Labels the states that are not stored yet; returns at how many a model failed."""
     file, failures = appendable(folder / STATES), appendable(folder / FAILURES)
-    have = {_key(row) for row in _rows(folder)}
+    have = set(_rows(folder))
     missing = [s for s in states if s.key not in have]
     done, failed = len(states) - len(missing), 0
     progress("states", done, len(states))
@@ -382,22 +382,11 @@ async def _attempts(
     raise AssertionError("unreachable")
 
 
-def _key(row: Mapping[str, Any]) -> tuple[str, int, int]:
-    return row["question"], row["sample"], row["state"]
-
-
-def _rows(folder: Path) -> list[dict[str, Any]]:
-    path = folder / STATES
-    rows = []
-    with path.open(encoding="utf-8") as lines:
-        for n, line in enumerate(lines, 1):
-            try:
-                row = json.loads(line)
-                _key(row)
-            except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(f"{path}: line {n} is no label ({error}); remove it") from None
-            rows.append(row)
-    return rows
+def _rows(folder: Path) -> dict[tuple[str, int, int], dict[str, Any]]:
+    """The lines of the labelled states, by question, sample and state."""
+    return dict(
+        read_records(folder / STATES, lambda row: ((row["question"], row["sample"], row["state"]), row), "label")
+    )
 
 
 def read_states(folder: Path, order: Sequence[tuple[str, int, int]] | None = None) -> tuple[list[Label], int]:
@@ -406,7 +395,7 @@ def read_states(folder: Path, order: Sequence[tuple[str, int, int]] | None = Non
     Raises:
         ValueError: a line is no label.
     """
-    rows = {_key(row): row for row in _rows(folder)}
+    rows = _rows(folder)
     found = [rows[key] for key in (sorted(rows) if order is None else order) if key in rows]
     full = [row for row in found if not row.get("empty")]
     return list(from_rows(full, str(folder / STATES))), len(found) - len(full)
