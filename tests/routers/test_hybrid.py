@@ -139,14 +139,23 @@ def test_a_wrong_draft_costs_nothing_but_its_tokens():
     ("knobs", "message"),
     [
         ({}, "hybrid.profile: missing"),
-        ({"cues": ["So"], "slots": -1}, "hybrid.slots: -1 is negative"),
+        ({"cues": ["So"], "slots": -1}, "hybrid.slots: -1 is too little"),
         ({"cues": ["So"], "verifier": "mine"}, "hybrid.verify: missing"),
+        ({"cues": ["So"], "depth": -1}, "hybrid.depth: -1 is too little"),
+        ({"cues": ["So"], "verifier": "random", "verify": 2.0}, "hybrid.verify: 2.0 is out of range"),
         ({"cues": ["So"], "answer": "judge"}, "hybrid.answer: 'judge'"),
     ],
 )
 def test_wrong_knobs_are_named(knobs, message):
     with pytest.raises(ValueError, match=message):
         routers.create("hybrid", knobs)
+
+
+def test_a_cue_profile_keeps_its_name_in_what_is_wrong_with_it(tmp_path):
+    profile = tmp_path / "relaygen.lookahead.json"
+    profile.write_text("{}")
+    with pytest.raises(ValueError, match=r"relaygen\.lookahead\.json"):
+        routers.create("hybrid", {"profile": profile})
 
 
 def test_it_needs_the_scorers_of_its_parts():

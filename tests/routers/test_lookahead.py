@@ -344,11 +344,11 @@ def test_the_optimistic_option_adds_nothing_to_what_already_runs_ahead():
 @pytest.mark.parametrize(
     ("knobs", "message"),
     [
-        ({"depth": -1}, "lookahead.depth: -1 is too few; use 0 or more"),
-        ({"width": 0}, "lookahead.width: 0 is too few"),
+        ({"depth": -1}, "lookahead.depth: -1 is too little; use 0 or more"),
+        ({"width": 0}, "lookahead.width: 0 is too little"),
         ({"choose": "best"}, "lookahead.choose: 'best' is unknown"),
         ({"verifier": "mine"}, "lookahead.threshold: missing, and 'mine' has no published one"),
-        ({"verifier": "random", "threshold": 7}, "lookahead.threshold: 7 is no probability"),
+        ({"verifier": "random", "threshold": 7}, "lookahead.threshold: 7 is out of range"),
     ],
 )
 def test_a_wrong_knob_is_refused_by_name(knobs, message):

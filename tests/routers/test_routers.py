@@ -173,7 +173,11 @@ def test_the_router_of_the_documentation_is_one_file_and_an_import_away(tmp_path
             "rsd.n: 2.0 is of the wrong kind; give a whole",
         ),
         ("relaygen", {}, "relaygen.profile: missing; make one with `baton calibrate cues`"),
-        ("relaygen", {"cues": ["So"], "answer": "judge"}, "relaygen.answer: 'judge' is no role"),
+        (
+            "relaygen",
+            {"cues": ["So"], "answer": "judge"},
+            "relaygen.answer: 'judge' is unknown; use one of draft, target",
+        ),
         ("relaygen", {"profile": "nowhere.json"}, "nowhere.json: there is no such file"),
         ("nowhere:Router", {}, "'nowhere:Router' cannot be imported"),
         ("os.path:join", {}, "'os.path:join' is no router"),

@@ -12,22 +12,30 @@ ANSWERS = ("relay", "draft", "target")
 """Who writes the answer phase: both models as in the thinking, or one of them."""
 
 
+class KnobError(ValueError):
+    """A value that a router refuses. Whoever wears the router can say which of its own knobs that is."""
+
+    def __init__(self, knob: str, problem: str):
+        super().__init__(f"{knob}: {problem}")
+        self.knob, self.problem = knob, problem
+
+
 def one_of(knob: str, value: str, choices: Sequence[str]) -> None:
-    """Raises ValueError unless `value` is one of `choices`."""
+    """Raises KnobError unless `value` is one of `choices`."""
     if value not in choices:
-        raise ValueError(f"{knob}: {value!r} is unknown; use one of {', '.join(choices)}")
+        raise KnobError(knob, f"{value!r} is unknown; use one of {', '.join(choices)}")
 
 
 def at_least(knob: str, value: float, least: float) -> None:
-    """Raises ValueError where `value` is below `least`, or no number."""
+    """Raises KnobError where `value` is below `least`, or no number."""
     if not value >= least:
-        raise ValueError(f"{knob}: {value} is too little; use {least:g} or more")
+        raise KnobError(knob, f"{value} is too little; use {least:g} or more")
 
 
 def share(knob: str, value: float) -> None:
-    """Raises ValueError unless `value` is in [0, 1]."""
+    """Raises KnobError unless `value` is in [0, 1]."""
     if not 0 <= value <= 1:
-        raise ValueError(f"{knob}: {value} is out of range; use a number from 0 to 1")
+        raise KnobError(knob, f"{value} is out of range; use a number from 0 to 1")
 
 
 KINDS = {

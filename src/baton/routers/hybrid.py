@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from baton.boundary import SENTENCE, STEP, Boundary, Cap, Cues
 from baton.gate import Threshold
 from baton.generation import Generation
+from baton.routers.checks import KnobError, at_least
 from baton.routers.lookahead import Lookahead, Place
 from baton.routers.relaygen import RelayGen
 from baton.trace import Phase
@@ -56,16 +57,14 @@ class Hybrid:
     name: ClassVar[str] = "hybrid"
 
     def __post_init__(self) -> None:
-        if self.slots < 0:
-            raise ValueError(f"hybrid.slots: {self.slots} is negative; use 0 (never look ahead) or more")
+        at_least("hybrid.slots", self.slots, 0)
         try:
             worn = RelayGen(self.profile, self.cues, answer=self.answer)
             object.__setattr__(self, "cues", worn.cues)
             self.lookahead  # noqa: B018
-        except ValueError as error:
-            # What is worn names its own knobs.
-            said = str(error).replace("lookahead.threshold", "hybrid.verify")
-            raise ValueError(said.replace("relaygen.", "hybrid.").replace("lookahead.", "hybrid.")) from None
+        except KnobError as error:
+            knob = "verify" if error.knob == "lookahead.threshold" else error.knob.rpartition(".")[2]
+            raise KnobError(f"hybrid.{knob}", error.problem) from None
 
     @cached_property
     def lookahead(self) -> Lookahead:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from baton.boundary import BUDGET, CANCELLED, END_OF_TEXT, STEP, Boundary, Cap
 from baton.gate import Constant, Gate, Threshold
 from baton.generation import Generation, Pending, PendingCall
+from baton.routers.checks import KnobError, at_least, one_of, share
 from baton.routers.specreason import PREFILL, PROMPT, quality
 from baton.trace import Segment
 
@@ -99,28 +100,23 @@ class Lookahead:
     name: ClassVar[str] = "lookahead"
 
     def __post_init__(self) -> None:
-        for knob, value, least in (
-            ("depth", self.depth, 0),
-            ("width", self.width, 1),
-            ("step_tokens", self.step_tokens, 1),
-        ):
-            if value < least:
-                raise ValueError(f"lookahead.{knob}: {value} is too few; use {least} or more")
-        if self.choose not in {"first", "closest"}:
-            raise ValueError(f"lookahead.choose: {self.choose!r} is unknown; use first or closest")
+        at_least("lookahead.depth", self.depth, 0)
+        at_least("lookahead.width", self.width, 1)
+        at_least("lookahead.step_tokens", self.step_tokens, 1)
+        one_of("lookahead.choose", self.choose, ("first", "closest"))
         if self.threshold is None:
             if self.verifier not in THRESHOLDS:
-                raise ValueError(
-                    f"lookahead.threshold: missing, and {self.verifier!r} has no published one; give the least score "
-                    "that is accepted"
+                raise KnobError(
+                    "lookahead.threshold",
+                    f"missing, and {self.verifier!r} has no published one; give the least score that is accepted",
                 )
             object.__setattr__(self, "threshold", THRESHOLDS[self.verifier])
-        if self.verifier == "random" and not 0 <= (self.threshold or 0.0) <= 1:
-            raise ValueError(f"lookahead.threshold: {self.threshold} is no probability; use a number from 0 to 1")
+        if self.verifier == "random":
+            share("lookahead.threshold", self.threshold or 0.0)
         try:
             self.gate  # noqa: B018
         except ValueError as error:
-            raise ValueError(f"lookahead.threshold: {error}") from None
+            raise KnobError("lookahead.threshold", str(error)) from None
 
     @property
     def scorers(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from typing import ClassVar
 from baton.boundary import SENTENCE, Cues
 from baton.calibrate.profile import CueProfile
 from baton.generation import Generation
+from baton.routers.checks import KnobError, one_of
 from baton.trace import Phase
 
 
@@ -47,12 +48,11 @@ class RelayGen:
     name: ClassVar[str] = "relaygen"
 
     def __post_init__(self) -> None:
-        if self.answer not in {"draft", "target"}:
-            raise ValueError(f"relaygen.answer: {self.answer!r} is no role; use draft or target")
+        one_of("relaygen.answer", self.answer, ("draft", "target"))
         if not self.cues:
             if self.profile is None:
-                raise ValueError(
-                    "relaygen.profile: missing; make one with `baton calibrate cues` and name it here or in pair.cues"
+                raise KnobError(
+                    "relaygen.profile", "missing; make one with `baton calibrate cues` and name it here or in pair.cues"
                 )
             profile = CueProfile.load(self.profile)
             cues = profile.cues if self.selected else [seen.cue for seen in profile.statistics]
