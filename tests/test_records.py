@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from baton.records import read_objects, read_records
+from baton.records import read_objects, read_records, settle
 
 
 def given(folder: Path, data: bytes) -> Path:
@@ -37,3 +37,20 @@ def test_records_end_at_a_torn_line_and_a_line_that_is_something_else_is_named(t
     assert list(read_records(given(tmp_path, b'{"n": 1}\n{"n": 2'), lambda row: row["n"], "number")) == [1]
     with pytest.raises(ValueError, match=r"rows\.jsonl: line 2 is no number \('n'\); remove it"):
         list(read_records(given(tmp_path, b'{"n": 1}\n{"m": 2}\n{"n": 3}\n'), lambda row: row["n"], "number"))
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "said"),
+    [
+        ({"a": {"b": 1}}, {"a": {"b": 2}}, "a.b = 1, now 2"),
+        ({"a": {}}, {"a": {"b": None}}, "a.b = not set, now null"),
+        ({"a": {"b": None}}, {"a": {}}, "a.b = null, now not set"),
+        ({"a": 1, "b": 2}, {"a": 1}, "b = 2, now not set"),
+    ],
+)
+def test_a_folder_is_for_one_set_of_settings_and_a_missing_one_is_not_null(tmp_path, before, now, said):
+    file = tmp_path / "settings.json"
+    settle(file, before)
+    settle(file, before)
+    with pytest.raises(ValueError, match=f"{tmp_path} was made with {said}; give another folder, or remove it"):
+        settle(file, now)

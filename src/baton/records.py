@@ -6,7 +6,7 @@ import fcntl
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -16,21 +16,30 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
+
+class _NotSet:
+    def __str__(self) -> str:
+        return "not set"
+
+
+NOT_SET = _NotSet()
+"""Stands for the value of a field that is missing."""
+
 SHOWN = 120
 """Most characters of a value that an error shows."""
 
 
 def shown(value: Any) -> str:
-    """A JSON value as an error shows it: a long one by its beginning."""
-    text = json.dumps(value, ensure_ascii=False)
+    """A JSON value, or `NOT_SET`, as an error shows it: a long one by its beginning."""
+    text = str(value) if value is NOT_SET else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= SHOWN else text[:SHOWN] + " ..."
 
 
 def differences(old: Any, new: Any, where: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Fields in which two JSON values differ, each with both values."""
+    """Fields in which two JSON values differ, each with both values; a missing one is `NOT_SET`, which is not null."""
     if isinstance(old, dict) and isinstance(new, dict):
         for name in dict.fromkeys([*old, *new]):
-            yield from differences(old.get(name), new.get(name), f"{where}.{name}" if where else name)
+            yield from differences(old.get(name, NOT_SET), new.get(name, NOT_SET), f"{where}.{name}" if where else name)
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         for n, (a, b) in enumerate(zip(old, new, strict=True)):
             yield from differences(a, b, f"{where}[{n}]")
@@ -38,18 +47,36 @@ def differences(old: Any, new: Any, where: str = "") -> Iterator[tuple[str, Any,
         yield where, old, new
 
 
-def locked(path: Path) -> IO[str]:
-    """Opens a lock file, and holds it until it is closed or the process ends.
+def settle(file: Path, made_with: Mapping[str, Any]) -> None:
+    """Keeps in `file` what its folder is made with, or checks that the folder was made with just that.
+
+    A setting that only one side has is a difference like any other: what it was when it had no name is not known.
 
     Raises:
-        BlockingIOError: another process holds it.
+        ValueError: it was made with other settings (the first that differs is named), or the file is damaged.
+    """
+    mine = json.loads(json.dumps(made_with))
+    if not file.exists():
+        write_json(file, mine)
+        return
+    for field, old, new in differences(read_json(file, "remove that folder, or give another"), mine):
+        raise ValueError(
+            f"{file.parent} was made with {field} = {shown(old)}, now {shown(new)}; give another folder, or remove it"
+        )
+
+
+def locked(path: Path) -> IO[str]:
+    """Opens a lock file of a folder, and holds it until it is closed or the process ends.
+
+    Raises:
+        ValueError: another process holds it.
     """
     lock = path.open("w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         lock.close()
-        raise
+        raise ValueError(f"another process is writing to {path.parent}; wait for it, or give another folder") from None
     except OSError as error:
         log.warning("%s: no lock can be had there (%s); let no other process write to that folder", path, error)
     return lock
@@ -83,6 +110,19 @@ def write_json(path: Path, data: Any) -> None:
     part = path.with_name(path.name + ".part")
     part.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     part.replace(path)
+
+
+def read_json(file: Path, remedy: str) -> Any:
+    """What a file that Baton wrote holds.
+
+    Raises:
+        OSError: it cannot be opened.
+        ValueError: it is damaged; the error ends with the remedy.
+    """
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is damaged ({error}); {remedy}") from None
 
 
 def read_traces(path: Path) -> Iterator[Trace]:

@@ -18,8 +18,9 @@ def test_a_folder_serves_one_recipe_and_the_refusal_names_the_field(recipe, tmp_
     capsys.readouterr()
     assert run_compare(recipe(latency=None), out=out, limit=2, routers=["draft"]) == 2
     said = capsys.readouterr().err.strip()
-    assert "recipe.limit = 1, this one 2" in said
-    assert "--out" in said
+    assert (
+        said.splitlines()[-1] == f"out: {out} was made with recipe.limit = 1, now 2; give another folder, or remove it"
+    )
     rows = [json.dumps({"id": "test0", "question": "another?", "answer": "1"})]
     path = recipe(latency=None)
     (tmp_path / "test.jsonl").write_text("\n".join(rows))
@@ -36,12 +37,12 @@ def test_of_a_long_value_that_differs_the_refusal_shows_the_beginning(tmp_path):
     with pytest.raises(ConfigError) as caught:
         RunFolder(tmp_path, {"arms": ["two"]}, {})
     assert len(str(caught.value)) < 400
-    assert 'this one ["two"]; give another --out' in str(caught.value)
+    assert 'now ["two"]; give another folder' in str(caught.value)
 
 
 def test_two_runs_cannot_write_to_one_folder(tmp_path):
     first = RunFolder(tmp_path, {"a": 1}, {})
-    with pytest.raises(ConfigError, match="another comparison is writing"):
+    with pytest.raises(ConfigError, match="out: another process is writing"):
         RunFolder(tmp_path, {"a": 1}, {})
     first.close()
     RunFolder(tmp_path, {"a": 1}, {}).close()

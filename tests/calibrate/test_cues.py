@@ -211,7 +211,7 @@ def test_traces_and_margins_are_made_once_and_a_second_call_resumes(tmp_path):
 def test_a_folder_made_with_other_settings_is_refused(tmp_path):
     engines = pair(ScriptedEngine("target", TEXT), ScriptedEngine("draft", TEXT))
     collect(tmp_path, engines, Settings(samples=1))
-    with pytest.raises(ValueError, match='was made with scored-by "draft", not "target"; give another folder'):
+    with pytest.raises(ValueError, match='was made with scored-by = "draft", now "target"; give another folder'):
         collect(tmp_path, engines, Settings(samples=1, scored_by="target"))
 
 

@@ -20,7 +20,7 @@ from baton.bench.metrics import Key
 from baton.config import ConfigError
 from baton.engines.base import EngineError
 from baton.generation import RouterError
-from baton.records import appendable, differences, locked, read_traces, shown, write_json, write_line
+from baton.records import appendable, differences, locked, read_json, read_traces, settle, write_json, write_line
 from baton.trace import Trace
 
 RESERVE_BYTES = 4 << 20
@@ -42,13 +42,11 @@ class RunFolder:
         self._reserve = path / ".reserve"
         try:
             self._lock = locked(path / ".lock")
-        except BlockingIOError:
-            raise ConfigError(
-                f"out: another comparison is writing to {path}; wait for it or give another --out"
-            ) from None
+        except ValueError as error:
+            raise ConfigError(f"out: {error}") from None
         try:
             self._hold_room()
-            self._settle(json.loads(json.dumps(asked)))
+            self._settle(asked)
             self._traces = appendable(path / "traces.jsonl")
             self._failures = appendable(path / "failures.jsonl")
         except BaseException:
@@ -58,21 +56,11 @@ class RunFolder:
         with (path / "environment.jsonl").open("a", encoding="utf-8") as starts:
             starts.write(json.dumps(environment) + "\n")
 
-    def _settle(self, asked: dict[str, Any]) -> None:
-        file = self.path / "config.json"
-        if not file.exists():
-            write_json(file, asked)
-            return
+    def _settle(self, asked: Mapping[str, Any]) -> None:
         try:
-            before = json.loads(file.read_text(encoding="utf-8"))
+            settle(self.path / "config.json", asked)
         except ValueError as error:
-            raise ConfigError(f"out: {file} is damaged ({error}); give another --out, or remove that folder") from None
-        if difference := next(differences(before, asked), None):
-            field, old, new = difference
-            raise ConfigError(
-                f"out: the run in {self.path} has {field} = {shown(old)}, this one {shown(new)}; "
-                "give another --out, or remove that folder"
-            )
+            raise ConfigError(f"out: {error}") from None
 
     def _hold_room(self) -> None:
         """Takes disk space that closing gives back, so that a run which fills the disk can still write its report."""
@@ -170,7 +158,7 @@ def merge(out: Path, shards: Sequence[Path]) -> tuple[int, dict[str, int]]:
 
 def _shares(folder: Path) -> dict[str, float]:
     file = folder / SHARES
-    found: dict[str, float] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    found: dict[str, float] = read_json(file, "remove that folder") if file.exists() else {}
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
@@ -11,7 +10,7 @@ from typing import IO, Any, Protocol, TypeVar
 from baton.engines.base import Engine, EngineError, Prefix, TokenScore
 from baton.generation import Options, Router, generate
 from baton.pair import Pair
-from baton.records import appendable, differences, locked, read_traces, shown, write_json, write_line
+from baton.records import appendable, locked, read_traces, settle, write_line
 from baton.trace import Trace
 
 T = TypeVar("T")
@@ -45,40 +44,20 @@ def claim(work: Path, made_with: Mapping[str, Any], lock: str = ".lock") -> None
     Processes that write to files of their own in it name a `lock` each.
 
     Raises:
-        ValueError: the folder holds what was made with other settings (the first that differs is named), or another
-            process is writing to it.
+        ValueError: the folder holds what was made with other settings (the first that differs is named), another
+            process is writing to it, or its settings are damaged.
     """
-    path = work / "settings.json"
-    mine = json.loads(json.dumps(made_with))
     work.mkdir(parents=True, exist_ok=True)
-    _hold(work, lock)
-    if not path.exists():
-        write_json(path, mine)
-        return
     try:
-        theirs = json.loads(path.read_text(encoding="utf-8"))
+        if (path := work.resolve() / lock) not in _HELD:
+            _HELD[path] = locked(path)
+        settle(work / "settings.json", made_with)
     except ValueError as error:
-        raise ValueError(f"{path}: it is damaged ({error}); remove that folder, or give another") from None
-    for name, value in mine.items():
-        for field, old, new in differences(theirs.get(name), value, name):
-            raise ValueError(
-                f"work: {work} was made with {field} {shown(old)}, not {shown(new)}; give another folder "
-                "(a comparison: another --out)"
-            )
+        raise ValueError(f"work: {error}") from None
 
 
 _HELD: dict[Path, IO[str]] = {}
 """Locks of this process."""
-
-
-def _hold(work: Path, lock: str) -> None:
-    path = work.resolve() / lock
-    if path in _HELD:
-        return
-    try:
-        _HELD[path] = locked(path)
-    except BlockingIOError:
-        raise ValueError(f"work: another process is writing to {work}; wait for it, or give another folder") from None
 
 
 async def collect(

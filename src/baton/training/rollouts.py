@@ -26,7 +26,7 @@ from baton.calibrate.work import ATTEMPTS, Progress, claim, collect, each
 from baton.engines.base import EngineError
 from baton.generation import Generation, Options, Router, RouterError, generate
 from baton.pair import Pair
-from baton.records import appendable, read_records, write_json, write_line
+from baton.records import appendable, read_json, read_records, write_json, write_line
 from baton.scorers.base import together
 from baton.trace import Kind, Phase, Role, Segment, Trace
 from baton.training.labels import Label, from_rows, standard_error, success_rate
@@ -436,5 +436,5 @@ def join(work: Path, shards: Sequence[Path]) -> dict[str, Any]:
 def _finished(work: Path) -> dict[str, Any]:
     if not (work / DONE).is_file():
         raise ValueError(f"{work.parent}: it holds no finished labelling; run `baton label` to its end there")
-    found: dict[str, Any] = json.loads((work / SETTINGS).read_text(encoding="utf-8"))
+    found: dict[str, Any] = read_json(work / SETTINGS, "label again in another folder")
     return found

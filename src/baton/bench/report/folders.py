@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,7 @@ from baton.bench import metrics
 from baton.bench.metrics import CALIBRATION, LATENCY, QUALITY
 from baton.bench.partial import partial_results
 from baton.bench.report.timeline import Chooser, shortened
-from baton.records import read_lines, read_traces
+from baton.records import read_json, read_lines, read_traces
 
 RELIABILITY = "reliability.json"
 CURVE_POINTS = 120
@@ -94,10 +93,7 @@ def read_run(path: Path) -> RunData:
 
 
 def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: it is no JSON ({error}); run the comparison again") from None
+    return read_json(path, "run the comparison again")
 
 
 def _answers(path: Path, partial: bool) -> Iterator[Mapping[str, Any]]:
