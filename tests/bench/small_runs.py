@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from baton.trace import Trace
+from running import running
 
 PAIR = {
     "name": "small",
@@ -48,13 +50,14 @@ def untimed(found: dict[str, Any]) -> dict[str, Any]:
     return {**{k: v for k, v in found.items() if k != "pareto"}, "arms": arms}
 
 
-def start(path: Path, out: Path, shard: str = "") -> subprocess.Popen[str]:
+def started(path: Path, out: Path, shard: str = "") -> AbstractContextManager[subprocess.Popen[str]]:
+    """A comparison in a process of its own, until the block ends."""
     code = (
         "import sys; from baton.bench.command import run_compare; "
         "sys.exit(run_compare(sys.argv[1], out=sys.argv[2], shard=sys.argv[3] or None))"
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    return subprocess.Popen(
+    return running(
         [sys.executable, "-c", code, path, out, shard],
         env=env,
         stderr=subprocess.PIPE,

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 import yaml
-from small_runs import PAIR, results, start, tokens, traces, wait_for_answers
+from small_runs import PAIR, results, started, tokens, traces, wait_for_answers
 
 from baton.bench.command import run_compare
 
@@ -30,10 +30,10 @@ def test_another_pair_and_fewer_timed_answers_may_be_given_on_the_command_line(r
 
 def test_ctrl_c_stops_with_130_says_how_to_go_on_and_leaves_whole_lines(recipe, tmp_path):
     path = recipe(concurrency=2, samples=4)
-    process = start(path, tmp_path / "run")
-    wait_for_answers(tmp_path / "run", 3, process)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    with started(path, tmp_path / "run") as process:
+        wait_for_answers(tmp_path / "run", 3, process)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
     assert "the same command goes on from there" in said.splitlines()[-1]
     assert len(traces(tmp_path / "run")) >= 3

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 
-from small_runs import PAIR, QUESTIONS, results, start, tokens, traces, untimed, wait_for_answers
+from small_runs import PAIR, QUESTIONS, results, started, tokens, traces, untimed, wait_for_answers
 
 from baton import nano
 from baton.bench.command import run_compare
@@ -50,10 +49,9 @@ def test_several_seeds_are_samples_under_seeds_of_their_own(recipe, tmp_path):
 
 def test_a_killed_run_goes_on_where_it_stopped_and_ends_like_one_that_was_not(recipe, tmp_path):
     path = recipe(concurrency=2)
-    process = start(path, tmp_path / "killed")
-    wait_for_answers(tmp_path / "killed", 5, process)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    with started(path, tmp_path / "killed") as process:
+        wait_for_answers(tmp_path / "killed", 5, process)
+        process.kill()
     with (tmp_path / "killed" / "traces.jsonl").open("ab") as file:
         file.write(b'{"schema":1,"question":"test')
     stored = (tmp_path / "killed" / "traces.jsonl").read_bytes().rpartition(b"\n")[0]

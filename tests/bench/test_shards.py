@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from small_runs import QUESTIONS, results, start, tokens, traces, untimed
+from small_runs import QUESTIONS, results, started, tokens, traces, untimed
 
 from baton.bench.command import run_compare
 from baton.bench.folder import merge
@@ -66,8 +66,8 @@ def test_shards_that_time_their_part_at_once_say_so(recipe, tmp_path):
     assert run_compare(path, tmp_path / "whole") == 0
     assert results(tmp_path / "whole")["load"]["latency"]["clients"] == {"most": 1, "mean": 1.0}
     shards = [tmp_path / "a", tmp_path / "b"]
-    processes = [start(path, shard, f"{n}/2") for n, shard in enumerate(shards, 1)]
-    assert [p.wait(timeout=120) for p in processes] == [0, 0]
+    with started(path, shards[0], "1/2") as first, started(path, shards[1], "2/2") as second:
+        assert [process.wait(timeout=120) for process in (first, second)] == [0, 0]
     timed = [[t for t in traces(shard) if t.extra["pass"] == "latency"] for shard in shards]
     assert [len(part) for part in timed] == [4 * 2, 3 * 2]
     assert [t.extra["arm"] for t in timed[0][:4]] == ["target", "draft", "target", "draft"]

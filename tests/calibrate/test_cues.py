@@ -26,6 +26,7 @@ from baton.calibrate.work import claim
 from baton.engines.base import TokenScore
 from baton.generation import Options
 from baton.records import read_traces
+from running import running
 from scripted import ScriptedEngine, pair
 from virtual_clock import run
 
@@ -219,16 +220,15 @@ def test_a_folder_that_another_process_writes_to_is_refused(tmp_path):
     hold = (
         "import sys; from pathlib import Path; from baton.calibrate.work import claim; claim(Path(sys.argv[1]), {}); "
     )
-    other = subprocess.Popen(
+    held = running(
         [sys.executable, "-c", hold + "print('held', flush=True); sys.stdin.read()", tmp_path],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
-    with other:
+    with held as other:
         assert other.stdout.readline() == "held\n"
         with pytest.raises(ValueError, match=r"another process is writing to .*; wait for it"):
             claim(tmp_path, {})
         claim(tmp_path, {}, lock=".2.lock")
-        other.stdin.close()
     claim(tmp_path, {})
     claim(tmp_path, {})
 

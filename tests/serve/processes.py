@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+
+from running import running
 
 ROOT = Path(__file__).parents[2]
 START_S = 300.0
@@ -90,9 +91,7 @@ def serving(
     log = folder / "serve.log"
     command = [sys.executable, "-m", "baton.cli", "serve", pair, "--port", str(port), *options]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), **(variables or {})}
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, cwd=folder)
-    try:
+    with log.open("wb") as out, running(command, stdout=out, stderr=out, env=environment, cwd=folder) as process:
         url = _address(log, process)
         end = time.monotonic() + START_S
         while not _answers(url):
@@ -100,10 +99,6 @@ def serving(
             assert time.monotonic() < end, log.read_text()
             time.sleep(0.05)
         yield Served(url, log, process, key)
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-        process.wait()
 
 
 def _address(log: Path, process: subprocess.Popen[bytes]) -> str:

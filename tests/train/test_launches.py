@@ -16,6 +16,7 @@ from launches import ENVIRONMENT, command, launch, losses, train
 from safetensors.torch import load_file
 
 from baton import nano
+from running import running
 
 pytestmark = pytest.mark.train
 FSDP_ON_CPU = Path(__file__).with_name("fsdp_on_cpu.py")
@@ -95,12 +96,10 @@ def test_a_killed_training_goes_on_to_the_same_weights(data: Path, tmp_path: Pat
     whole = train(tmp_path / "whole", data, **fields)
     out = tmp_path / "killed"
     script = [sys.executable, *command("cpu.yaml", out, data, **fields)[5:]]
-    running = subprocess.Popen(script, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while not (out / "checkpoint-8" / "trainer_state.json").exists():
-        assert running.poll() is None
-        time.sleep(0.01)
-    running.kill()
-    running.wait()
+    with running(script, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as killed:
+        while not (out / "checkpoint-8" / "trainer_state.json").exists():
+            assert killed.poll() is None
+            time.sleep(0.01)
     assert not (out / "training.json").exists()
     resumed = train(out, data, **fields)
     assert losses(resumed) == losses(whole)

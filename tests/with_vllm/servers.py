@@ -103,7 +103,9 @@ class Up:
 def serving(folder: Path, pair: Path = PAIR) -> Iterator[Up]:
     """The servers of a pair, from when they answer until they have ended."""
     up = Up(folder, free_port(), pair)
-    up.start()
-    yield up
-    up.interrupt()
-    up.ended()
+    try:
+        up.start()
+        yield up
+    finally:
+        up.interrupt()
+        up.ended()
