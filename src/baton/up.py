@@ -21,12 +21,18 @@ import yaml
 from baton.config import ConfigError, ModelConfig, PairConfig, located
 from baton.engines.base import EngineError
 from baton.engines.settings import VllmSettings
+from baton.leash import Leash
 from baton.pair import located_speculation
 
 POLL_S = 0.5
 """Between two questions whether a server answers."""
 GRACE_S = 20.0
 """Time that a server gets to end by itself."""
+LAST_S = 2.0
+"""Time for the last lines of a server that has ended."""
+LAST_PORT = 65_535
+LONGEST = 1 << 16
+"""Bytes of a line without an end that are shown as one."""
 
 Say = Callable[[str, str], None]
 """Shows a line of a server: its name, the line."""
@@ -43,6 +49,7 @@ class Service:
     variables: Mapping[str, str]
     process: asyncio.subprocess.Process | None = None
     reader: asyncio.Task[None] | None = None
+    leash: Leash | None = None
 
 
 @dataclass(slots=True)
@@ -60,32 +67,46 @@ class Servers:
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self, ready: Callable[[], None]) -> None:
-        """Starts them, calls `ready` when all answer, and stops them at Ctrl-C, SIGTERM or `stopping`.
+        """Starts them, calls `ready` when all answer, and stops them at Ctrl-C, SIGTERM or the terminal's end.
 
         Raises:
             EngineError: one of them ended by itself, or did not answer in time.
         """
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self.stopping.set)
+        ends = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            # Else, started by nohup, it is to outlive the terminal.
+            ends.append(signal.SIGHUP)
+        for number in ends:
+            loop.add_signal_handler(number, self.stop)
         try:
-            for service in self.services:
-                await self._start(service)
-            ended = [asyncio.create_task(self._ended(service)) for service in self.services]
-            stopped = asyncio.create_task(self.stopping.wait())
-            answered = asyncio.create_task(self._answered())
-            try:
-                await self._first(answered, stopped, *ended)
-                if not self.stopping.is_set():
-                    ready()
-                    await self._first(stopped, *ended)
-            finally:
-                for task in (answered, stopped, *ended):
-                    task.cancel()
+            await self._serve(ready)
         finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
             await asyncio.gather(*(self._stop(service) for service in self.services))
+            for number in ends:
+                loop.remove_signal_handler(number)
+
+    def stop(self) -> None:
+        """Ends the servers; asked a second time, at once."""
+        if self.stopping.is_set():
+            for service in self.services:
+                _signal(service.process, signal.SIGKILL)
+        self.stopping.set()
+
+    async def _serve(self, ready: Callable[[], None]) -> None:
+        for service in self.services:
+            await self._start(service)
+        ended = [asyncio.create_task(self._ended(service)) for service in self.services]
+        stopped = asyncio.create_task(self.stopping.wait())
+        answered = asyncio.create_task(self._answered())
+        try:
+            await self._first(answered, stopped, *ended)
+            if not self.stopping.is_set():
+                ready()
+                await self._first(stopped, *ended)
+        finally:
+            for task in (answered, stopped, *ended):
+                task.cancel()
 
     @staticmethod
     async def _first(*tasks: asyncio.Task[Any]) -> None:
@@ -96,24 +117,44 @@ class Servers:
     async def _start(self, service: Service) -> None:
         service.process = await asyncio.create_subprocess_exec(
             *service.command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-            env={**os.environ, **service.variables}, limit=1 << 20,
+            env={**os.environ, **service.variables},
             # Ctrl-C in the terminal reaches this process only, which then stops them in order.
             start_new_session=True,
         )  # fmt: skip
+        service.leash = Leash([-service.process.pid])
         service.reader = asyncio.create_task(self._read(service))
 
     async def _read(self, service: Service) -> None:
         assert service.process is not None
         assert service.process.stdout is not None
-        async for raw in service.process.stdout:
-            line = raw.decode("utf-8", errors="replace").rstrip()
-            if line:
+        rest = b""
+        while read := await service.process.stdout.read(LONGEST):
+            *lines, rest = (rest + read).split(b"\n")
+            if len(rest := _drawn(rest)) > LONGEST:
+                lines, rest = [*lines, rest], b""
+            self._show(service, lines)
+        self._show(service, [rest])
+
+    def _show(self, service: Service, lines: Sequence[bytes]) -> None:
+        for raw in lines:
+            if line := _drawn(raw).decode("utf-8", errors="replace").rstrip():
                 self.say(service.name, line)
 
     async def _ended(self, service: Service) -> None:
         assert service.process is not None
-        code = await service.process.wait()
+        assert service.reader is not None
+        end = asyncio.create_task(service.process.wait())
+        try:
+            await asyncio.wait([end, service.reader], return_when=asyncio.FIRST_COMPLETED)
+            if service.reader.done():
+                # What it says could not be shown: soon it would wait for that.
+                service.reader.result()
+            code = await end
+        finally:
+            end.cancel()
         if not self.stopping.is_set():
+            # They say why.
+            await asyncio.wait([service.reader], timeout=LAST_S)
             raise EngineError(f"{service.name}: its server ended with code {code}; see its lines above")
 
     async def _answered(self) -> None:
@@ -137,15 +178,22 @@ class Servers:
         _signal(process, signal.SIGKILL)
         await process.wait()
         if service.reader is not None:
+            await asyncio.wait([service.reader], timeout=LAST_S)
             service.reader.cancel()
+        if service.leash is not None:
+            service.leash.drop()
 
 
-def _signal(process: asyncio.subprocess.Process, number: int) -> None:
-    """To the server and all processes it started."""
-    try:
-        os.killpg(process.pid, number)
-    except ProcessLookupError:
-        return
+def _drawn(line: bytes) -> bytes:
+    """What stands in a line that was drawn over again and again, as bars are."""
+    return line.rstrip(b"\r").rpartition(b"\r")[2]
+
+
+def _signal(process: asyncio.subprocess.Process | None, number: int) -> None:
+    """To the server, if it was started, and all processes it started."""
+    if process is not None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
 
 
 async def _healthy(client: httpx.AsyncClient, url: str) -> bool:
@@ -238,6 +286,8 @@ def _client(role: str, model: ModelConfig, urls: list[str]) -> dict[str, Any]:
 
 
 def _check_free(host: str, port: int) -> None:
+    if port > LAST_PORT:
+        raise ConfigError(f"port: {port} is past the last one, {LAST_PORT}; give a lower --port")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

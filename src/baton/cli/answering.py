@@ -98,7 +98,7 @@ def _show_summary(trace: Trace, console: Console) -> None:
 def up(
     pair: Annotated[str, typer.Argument(help="Path of a pair.yaml some of whose models have engine vllm.")],
     host: Annotated[str, typer.Option(help="Address that the servers listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port of the first server; the others follow.")] = 8000,
+    port: Annotated[int, typer.Option(min=1, help="Port of the first server; the others follow.")] = 8000,
 ) -> None:
     """Serve a pair's models by vLLM until Ctrl-C, their logs shown, and write the pair.yaml to use them by."""
     from baton.config import load_pair, pair_folder

@@ -14,9 +14,9 @@ import asyncio
 import itertools
 import os
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from baton.engines import chat, likelihood
 from baton.engines.base import (
@@ -38,8 +38,9 @@ from baton.engines.base import (
 )
 from baton.engines.settings import VllmSettings
 from baton.engines.transformers import check_folder
-from baton.engines.vllm_options import engine_arguments, environment, said
+from baton.engines.vllm_options import engine_arguments, said, start
 from baton.flops import Architecture
+from baton.leash import Leash
 from baton.vocabulary import Vocabulary
 
 # Read when vLLM is imported: what it says of every start would stand between a command and its answer.
@@ -115,6 +116,23 @@ class Counts(StatLoggerBase):
         return self.tokens_sampled, self.tokens_proposed, self.tokens_accepted
 
 
+class _Running(NamedTuple):
+    """vLLM and its processes."""
+
+    llm: AsyncLLM
+    leash: Leash
+
+    async def end(self) -> None:
+        if self.llm.output_handler is not None:
+            # It would take the end of the processes for their death.
+            self.llm.output_handler.cancel()
+        await asyncio.to_thread(self.stop)
+
+    def stop(self) -> None:
+        self.llm.shutdown()
+        self.leash.drop()
+
+
 class Replica:
     """One copy of the model.
 
@@ -143,24 +161,27 @@ class Replica:
         self.requests = 0
         """Requests of this copy that run or wait."""
         self.closed = False
-        self._llm = self._start()
+        self._restart: asyncio.Future[_Running] | None = None
+        self._running = self._start()
 
-    def _start(self) -> AsyncLLM:
-        with environment(self._threads):
+    def _start(self) -> _Running:
+        def make() -> AsyncLLM:
             return AsyncLLM.from_engine_args(
                 AsyncEngineArgs(**self._arguments, skip_tokenizer_init=True, disable_log_stats=True),
                 stat_loggers=[self.counts],
             )
 
+        return _Running(*start(make, self._threads))
+
     @property
     def context(self) -> int:
         """Most tokens of a sequence."""
-        return int(self._llm.model_config.max_model_len)
+        return int(self._running.llm.model_config.max_model_len)
 
     @property
     def weight_size(self) -> int:
         """Bytes that a parameter takes."""
-        return int(self._llm.model_config.dtype.itemsize)
+        return int(self._running.llm.model_config.dtype.itemsize)
 
     def forget(self) -> None:
         """Leaves behind what is cached, and counts the peak anew."""
@@ -168,15 +189,32 @@ class Replica:
         self.counts.cache_usage_peak = self.counts.cache_usage
 
     async def _alive(self) -> AsyncLLM:
-        """The engine, started again if it died."""
-        if self.closed:
-            raise EngineError("the engine is closed")
+        """The engine, started again if it died.
+
+        Raises:
+            EngineLostError: it cannot be started again.
+        """
         async with self._starting:
-            if self._llm.errored:
-                await self._end(self._llm)
-                self.counts.running = self.counts.waiting = 0
-                self._llm = await asyncio.to_thread(self._start)
-        return self._llm
+            if self.closed:
+                raise EngineError("the engine is closed")
+            if self._running.llm.errored:
+                # A start goes on where the call that wanted it is cancelled, for the next one.
+                self._restart = self._restart or asyncio.ensure_future(self._started_again())
+                try:
+                    self._running = await asyncio.shield(self._restart)
+                finally:
+                    if self._restart.done():
+                        self._restart = None
+        return self._running.llm
+
+    async def _started_again(self) -> _Running:
+        await self._running.end()
+        self.counts.running = self.counts.waiting = 0
+        try:
+            return await asyncio.to_thread(self._start)
+        except Exception as error:
+            # vLLM raises what it likes.
+            raise EngineLostError(f"vLLM cannot start again: {said(error)}; see its messages above") from error
 
     async def stream(
         self, ids: Sequence[int], stop_ids: frozenset[int], cap: int, sampling: Sampling, seed: int, read: Read
@@ -297,21 +335,19 @@ class Replica:
 
     def stop(self) -> None:
         """Ends its processes, before anything was asked of it."""
-        self._llm.shutdown()
+        self._running.stop()
 
     async def close(self) -> None:
-        if not self.closed:
+        async with self._starting:
+            if self.closed:
+                return
             self.closed = True
-            await self._end(self._llm)
-            # Else it would try again when the interpreter, half gone, drops it.
-            del self._llm
-
-    @staticmethod
-    async def _end(llm: AsyncLLM) -> None:
-        if llm.output_handler is not None:
-            # It would take the end of the processes for their death.
-            llm.output_handler.cancel()
-        await asyncio.to_thread(llm.shutdown)
+            if self._restart is not None:
+                with suppress(EngineLostError):
+                    self._running = await self._restart
+            await self._running.end()
+            # Else vLLM would try again when the interpreter, half gone, drops it.
+            del self._running
 
 
 class VllmEngine(Engine):

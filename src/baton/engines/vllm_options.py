@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from baton.engines.base import Speculation
 from baton.engines.settings import VllmSettings
+from baton.leash import Leash
+
+T = TypeVar("T")
 
 GRAPH_TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Tokens of a step for which graphs are captured; one takes a fraction of a second at the start."""
@@ -113,8 +117,18 @@ def said(error: Exception) -> str:
     return " ".join(text.split())
 
 
+def start(make: Callable[[], T], threads: int | None) -> tuple[T, Leash]:
+    """What `make` makes of vLLM with `variables` set, and what ends its processes with this one, however it ends: they
+    would go on, and hold the GPU."""
+    others = set(multiprocessing.active_children())
+    with _environment(threads):
+        made = make()
+    mine = set(multiprocessing.active_children()) - others
+    return made, Leash([process.pid for process in mine if process.pid is not None])
+
+
 @contextmanager
-def environment(threads: int | None) -> Iterator[None]:
+def _environment(threads: int | None) -> Iterator[None]:
     """`variables` in this process's environment, which is put back afterwards."""
     wanted = variables(threads)
     before = {name: os.environ.get(name) for name in wanted}

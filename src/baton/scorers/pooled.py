@@ -16,7 +16,7 @@ from torch import Tensor
 
 from baton.engines.base import EngineError, EngineLostError, LoadError, roll
 from baton.engines.settings import VllmSettings
-from baton.engines.vllm_options import engine_arguments, environment, said
+from baton.engines.vllm_options import engine_arguments, said, start
 from baton.flops import Architecture
 from baton.scorers.checkpoint import Checkpoint
 from baton.scorers.embedding import Embedded, Encoding
@@ -57,8 +57,9 @@ class Pooled:
             trust_remote_code=checkpoint.trust_remote_code, revision=None, speculative=None, settings=settings,
         )  # fmt: skip
         try:
-            with environment(None):
-                self._llm: LLM = LLM(**arguments, **further, runner="pooling", disable_log_stats=True)
+            self._llm, self._leash = start(
+                lambda: LLM(**arguments, **further, runner="pooling", disable_log_stats=True), None
+            )
         except Exception as error:
             # vLLM raises what it likes about a model; its own processes only say that they failed.
             raise LoadError(f"{checkpoint.folder}: vLLM cannot start: {said(error)}; see its messages above") from error
@@ -92,6 +93,7 @@ class Pooled:
 
     def close(self) -> None:
         self._llm.llm_engine.engine_core.shutdown()
+        self._leash.drop()
 
 
 class PooledPrm:
