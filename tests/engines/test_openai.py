@@ -18,7 +18,17 @@ from baton import nano
 from baton.boundary import END_OF_TEXT, ENTROPY, SENTENCE, SegmentMatcher
 from baton.config import ModelConfig
 from baton.engines import openai
-from baton.engines.base import Call, EngineError, EngineLostError, Prefix, Read, Sampling, UnsupportedError, Usage
+from baton.engines.base import (
+    Call,
+    EngineError,
+    EngineLostError,
+    Prefix,
+    Read,
+    RequestError,
+    Sampling,
+    UnsupportedError,
+    Usage,
+)
 from baton.engines.openai import OpenAIEngine
 from baton.pair import load_engine
 from baton.vocabulary import Vocabulary
@@ -226,7 +236,7 @@ async def test_what_a_server_refuses_is_told_in_one_line(monkeypatch: pytest.Mon
         await request.reply({"error": {"message": "bad\nkey"}}, 401 if given != "Bearer secret" else 400)
 
     monkeypatch.setenv("WRONG", "guess")
-    monkeypatch.setenv("RIGHT", "secret")
+    monkeypatch.setenv("RIGHT", "secret\n")
     async with serving(refuse) as server:
         async with client(server, key_env="WRONG") as engine:
             with pytest.raises(EngineError, match=r"\(401\): bad key; set server.key_env") as caught:
@@ -249,6 +259,79 @@ async def test_an_error_within_a_stream_is_an_error() -> None:
     async with serving(in_ids([30], fail)) as server, client(server, retries=0) as engine:
         with pytest.raises(EngineError, match="out of memory"):
             await write(engine, [5])
+
+
+async def test_a_request_that_is_refused_within_a_stream_is_not_made_again() -> None:
+    async def fail(request: Request) -> bool:
+        await request.begin()
+        await request.send({"error": {"message": "too long", "code": 400}})
+        return True
+
+    async with serving(in_ids([30], fail)) as server, client(server) as engine:
+        with pytest.raises(RequestError, match="too long"):
+            await write(engine, [5])
+        assert engine.metrics()["retries"] == 0
+
+
+@pytest.mark.parametrize("content", [[], "<html>", {"choices": []}, {"choices": [3]}, None])
+async def test_a_server_that_gives_no_completions_is_told_so(content: Any) -> None:
+    async def foreign(request: Request) -> None:
+        await request.reply(content)
+
+    async def foreign_stream(request: Request) -> bool:
+        await request.begin()
+        await request.send(content)
+        return True
+
+    async with serving(foreign) as server, client(server) as engine:
+        with pytest.raises(EngineError, match="what it answers is no completion; is it the address"):
+            await write(engine, [5])
+    async with serving(in_ids([], foreign_stream)) as server, client(server, retries=0) as engine:
+        with pytest.raises(EngineError, match=r"no completion|without a token|broke off"):
+            await write(engine, [5])
+
+
+async def test_connections_that_are_all_taken_are_waited_for_once_and_named() -> None:
+    async def endless(request: Request) -> bool:
+        await request.begin()
+        while True:
+            await request.piece("", token_ids=[30])
+            await asyncio.sleep(0.01)
+
+    async with serving(in_ids([], endless)) as server, client(server, connections=1, timeout_s=0.3) as engine:
+        first = asyncio.create_task(write(engine, [5], 5000))
+        while not engine.metrics()["tokens_sampled"]:
+            await asyncio.sleep(0.01)
+        with pytest.raises(EngineLostError, match=r"all 1 connections were taken for 0\.3 s; raise server.connections"):
+            await write(engine, [5])
+        first.cancel()
+        await asyncio.wait([first])
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.001, 0.005, 0.02, 0.05])
+async def test_calls_that_are_broken_off_anywhere_give_their_connections_back(after_s: float) -> None:
+    fast = False
+
+    async def slow(request: Request) -> bool:
+        if fast:
+            return False
+        await asyncio.sleep(0.01)
+        await request.begin()
+        for _ in range(10):
+            await request.piece("", token_ids=[30])
+            await asyncio.sleep(0.01)
+        return True
+
+    async with serving(in_ids([30, 31], slow)) as server, client(server, connections=2, timeout_s=2) as engine:
+        for _ in range(12):
+            task = asyncio.create_task(write(engine, [5], 50))
+            await asyncio.sleep(after_s)
+            task.cancel()
+            await asyncio.wait([task])
+        fast = True
+        written = await asyncio.gather(*(write(engine, [5], 2) for _ in range(4)))
+        assert [w.ids for w in written] == 4 * [[30, 31]]
+        assert engine.metrics()["running"] == 0
 
 
 async def test_ids_past_the_tokenizer_are_refused() -> None:

@@ -21,6 +21,8 @@ def model(**fields: Any) -> ModelConfig:
         ({"server": "http://a"}, "server: it goes with engine openai, not 'transformers'"),
         ({"engine": "openai"}, "server: missing; engine openai needs the server's address"),
         ({"engine": "openai", "server": "localhost:8000"}, "server.url: 'localhost:8000' is no address; write it as"),
+        ({"engine": "openai", "server": "http://a:port"}, "server.url: 'http://a:port' is no address"),
+        ({"engine": "openai", "server": "http://:8000"}, "server.url: 'http://:8000' is no address"),
         ({"engine": "openai", "server": {"url": []}}, "server.url: it is empty"),
         ({"engine": "openai", "server": {"url": "http://a", "retries": -1}}, "server.retries: -1 is negative"),
         ({"engine": "openai", "server": {"url": "http://a", "timeout_s": 0}}, "server.timeout_s: 0.0 is out of range"),

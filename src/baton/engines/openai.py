@@ -50,6 +50,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 10.0
 """Before the second attempt at a request; doubled before each further one."""
 POLL_S = 1.0
 """Between two looks at a server's own counters while requests run."""
+FOREIGN = "what it answers is no completion; is it the address of an OpenAI-compatible server?"
 SEED_BITS = 31
 TOKEN = "token_id:"
 """How vLLM writes an id among log-probabilities."""
@@ -95,7 +96,8 @@ class Server:
     def __init__(self, url: str, settings: ServerSettings, vocabulary: Vocabulary, salt: str):
         self.url = url.rstrip("/").removesuffix("/v1")
         self._settings, self._vocabulary, self._salt = settings, vocabulary, salt
-        key = os.environ.get(settings.key_env, "") if settings.key_env else ""
+        # A line break that a file's key ends with is no part of it.
+        key = os.environ.get(settings.key_env, "").strip() if settings.key_env else ""
         self._client = httpx.AsyncClient(
             base_url=self.url,
             headers={"Authorization": f"Bearer {key}"} if key else {},
@@ -169,12 +171,12 @@ class Server:
         body |= {"stream": False, "prompt_logprobs": max(2, self._settings.logprobs), "ignore_eos": True}
         del body["stream_options"]
         reply = await self._post(body)
-        rows = reply["choices"][0]["prompt_logprobs"][-count:]
+        rows = reply["prompt_logprobs"][-count:]
         scores = [
             likelihood.token_score(given, {int(i): entry["logprob"] for i, entry in row.items()})
             for given, row in zip(ids[-count:], rows, strict=True)
         ]
-        return scores, Usage(len(ids) - count, _cached(reply.get("usage")), count)
+        return scores, Usage(len(ids) - count, _cached(reply["usage"]), count)
 
     async def ability(self) -> Ability:
         """What the server can do; asked once.
@@ -195,8 +197,8 @@ class Server:
     # Finding out.
 
     async def _probe(self) -> Ability:
-        listed = (await self._patiently(lambda: self._get("/v1/models"))).json().get("data", [])
-        names = {entry["id"]: entry for entry in listed}
+        listed = self._object(await self._patiently(lambda: self._get("/v1/models"))).get("data")
+        names = {entry["id"]: entry for entry in listed or [] if isinstance(entry, dict) and "id" in entry}
         name = self._settings.name or (next(iter(names)) if len(names) == 1 else None)
         if name is None:
             raise EngineError(f"{self.url}: it serves {len(names)} models ({', '.join(names)}); set server.name to one")
@@ -212,7 +214,7 @@ class Server:
                 if error.retryable or isinstance(prompt, str):
                     raise
                 continue
-            ids_out = bool(reply["choices"][0].get("token_ids"))
+            ids_out = bool(reply.get("token_ids"))
             return Ability(name, not isinstance(prompt, str), ids_out, context)
         raise AssertionError("the last attempt raises")
 
@@ -270,7 +272,7 @@ class Server:
         async for event in events:
             if event.get("usage") is not None:
                 yield self._used(event["usage"], ids, last)
-            for choice in event["choices"]:
+            for choice in event.get("choices") or []:
                 last = loop.time()
                 chunk = Chunk(choice.get("token_ids") or [], last, last)
                 if any(i >= len(self._vocabulary) for i in chunk.ids):
@@ -296,7 +298,7 @@ class Server:
             async for event in events:
                 if event.get("usage") is not None:
                     yield self._used(event["usage"], ids, last)
-                for choice in event["choices"]:
+                for choice in event.get("choices") or []:
                     last = loop.time()
                     piece = choice.get("text") or ""
                     tokens = self._vocabulary.encode(piece) if piece else []
@@ -333,9 +335,7 @@ class Server:
                                 # Reading on to the end lets the connection be used again.
                                 done |= data == "[DONE]"
                                 continue
-                            event = json.loads(data)
-                            if "error" in event:
-                                raise _BusyError(f"{self.url}: {_said(event['error'])}")
+                            event = self._event(data)
                             begun = True
                             yield event
                     if not done:
@@ -358,13 +358,41 @@ class Server:
                 self._refuse(response)
             yield response
 
+    def _event(self, data: str) -> dict[str, Any]:
+        try:
+            event = json.loads(data)
+        except ValueError:
+            event = None
+        if not isinstance(event, dict) or not all(isinstance(choice, dict) for choice in event.get("choices") or []):
+            raise EngineError(f"{self.url}: {FOREIGN}")
+        if error := event.get("error"):
+            refused = isinstance(error, dict) and error.get("code") in OF_THE_REQUEST
+            raise (RequestError if refused else _BusyError)(f"{self.url}: {_said(error)}")
+        return event
+
     async def _post(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The completion that is the answer to a request, and the usage of its reply."""
+
         async def once() -> httpx.Response:
             self.counts["requests"] += 1
             return await self._client.post("/v1/completions", json=body)
 
-        reply: dict[str, Any] = (await self._patiently(once)).json()
-        return reply
+        reply = self._object(await self._patiently(once))
+        try:
+            return {**reply["choices"][0], "usage": reply.get("usage")}
+        except (KeyError, IndexError, TypeError):
+            raise EngineError(f"{self.url}: {FOREIGN}") from None
+
+    def _object(self, response: httpx.Response) -> dict[str, Any]:
+        try:
+            content = response.json()
+        except ValueError:
+            content = None
+        if not isinstance(content, dict):
+            raise EngineError(f"{self.url}: {FOREIGN}")
+        if content.get("error"):
+            raise EngineError(f"{self.url}: {_said(content)}")
+        return content
 
     async def _get(self, path: str) -> httpx.Response:
         return await self._client.get(path)
@@ -407,7 +435,12 @@ class Server:
         if isinstance(error, EngineError):
             return error
         said = str(error) or type(error).__name__
-        if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)):
+        if isinstance(error, httpx.PoolTimeout):
+            return EngineLostError(
+                f"{self.url}: all {self._settings.connections} connections were taken for "
+                f"{self._settings.timeout_s:g} s; raise server.connections"
+            )
+        if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)):
             return EngineLostError(f"{self.url}: it cannot be reached ({said}); is the server up?")
         if isinstance(error, httpx.TimeoutException):
             return EngineLostError(
@@ -460,7 +493,7 @@ def _cached(usage: Mapping[str, Any] | None) -> int:
 
 def _passing(error: Exception) -> bool:
     """Whether the same request may go well in a moment. One that was waited for in vain would be again."""
-    return not isinstance(error, (httpx.ReadTimeout, httpx.WriteTimeout))
+    return not isinstance(error, (httpx.ReadTimeout, httpx.WriteTimeout, httpx.PoolTimeout))
 
 
 def _pause(attempt: int, error: Exception) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 CLAIMED = {
     "model": "model", "tokenizer": "model", "revision": "revision", "trust_remote_code": "trust_remote_code",
@@ -78,6 +79,15 @@ class VllmSettings:
         return every[first : first + self.tensor_parallel]
 
 
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        # Of a port.
+        return False
+
+
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
     """Where a model is served, and how patiently it is asked (`engine: openai`)."""
@@ -104,7 +114,7 @@ class ServerSettings:
         if not self.url:
             raise ValueError("server.url: it is empty; give the server's address, such as http://localhost:8000")
         for url in self.url:
-            if not url.startswith(("http://", "https://")):
+            if not _is_address(url):
                 raise ValueError(f"server.url: {url!r} is no address; write it as http://localhost:8000")
         for name in ("timeout_s", "connect_s", "connections", "logprobs"):
             if getattr(self, name) <= 0:
