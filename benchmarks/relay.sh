@@ -7,7 +7,8 @@
 #   sync     as full, without asynchronous scheduling       plain         as vLLM comes: its own graphs, no MPS
 #   routers  as full: load-aware under load, and the        routers-eagle3 the same over Eagle-3
 #            schedules of Lookahead and RSD one at a time
-#   open     8B and 0.6B shapes, open loops at 50, 70 and 90 % of the target's capacity
+#   open     8B and 0.6B shapes: what each model takes, then load-aware in open loops at 90, 70 and 50 % of the target's
+#            capacity, the shortest first
 #   tp2      two GPUs: the target divided over both, the draft beside it on the first
 #   apart    two GPUs: a model on each
 # RELAY_MPS= leaves the service out; RELAY_OPTIONS are further options of scripts/bench_relay.py. To check the plan on a CPU:
@@ -54,8 +55,10 @@ for configuration; do
     # A request that comes while a step is under way need not wait for the next one, which is scheduled already.
     sync) bench sync $mps --graphs full --no-async --at-once 16,64,1,4 --sharing 16 ;;
     plain) bench plain --at-once 1,16 --sharing 16 ;;
-    open) bench open $mps --graphs full --target 8b --draft 0.6b --cache-mb 40960,20480 --at-once 64 --sharing 64 \
-      --without-cut --of-capacity 0.5,0.7,0.9 ;;
+    # Of load-aware half of the answers are timed, and P99 takes 300.
+    open) bench 8b $mps --graphs full --target 8b --draft 0.6b --cache-mb 40960,20480 --turns 1 --at-once 1,64 \
+      --sharing 1,64 then --out "$out/h200-open.json" --follow 2 --at-once 64 --sharing "" \
+      --of-capacity 0.9,0.7,0.5 --requests 600 ;;
     routers) routers "" --graphs full ;;
     routers-eagle3) routers -eagle3 "${eagle3[@]}" ;;
     tp2) bench tp2 $mps --graphs full --target-devices 0,1 --draft-devices 0 --at-once 1,16 --sharing 16 \

@@ -22,6 +22,7 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -29,7 +30,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -48,7 +49,6 @@ from baton.replay.schedule import Schedule
 from baton.replay.turn import ARMS, FOLLOWING, SHARING, Arm, Replayer
 from baton.replay.weightless import SHAPES, Weightless
 from baton.trace import Role
-from baton.user_errors import checked
 
 SCHEDULE = Path(__file__).parent.parent / "benchmarks" / "relay" / "schedule.json"
 """RelayGen's."""
@@ -80,15 +80,28 @@ def arguments(words: Sequence[str]) -> list[argparse.Namespace]:
     def numbers(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(",")) if text else ()
 
+    def counts(text: str) -> tuple[int, ...]:
+        if not (found := numbers(text)) or min(found) < 1:
+            raise argparse.ArgumentTypeError(f"{text!r} names none, or fewer than 1; write them as 1,16,64")
+        return found
+
+    def sizes(text: str) -> tuple[int, ...]:
+        if len(found := numbers(text)) != 2:
+            raise argparse.ArgumentTypeError(f"{text!r} is not one number for each model; write them as 20480,10240")
+        return found
+
     def shares(text: str) -> tuple[float, ...]:
-        return tuple(float(part) for part in text.split(",")) if text else ()
+        found = tuple(float(part) for part in text.split(",")) if text else ()
+        if not all(0 < share < float("inf") for share in found):
+            raise argparse.ArgumentTypeError(f"{text!r} holds a share that is none; write them as 0.5,0.9")
+        return found
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="results; an interrupted run goes on from there")
     parser.add_argument("--schedule", default=SCHEDULE, help="who writes how many tokens: a file, or as `baton replay`")
     parser.add_argument("--target", choices=SHAPES, default="32b")
     parser.add_argument("--draft", choices=SHAPES, default="1.7b")
-    parser.add_argument("--cache-mb", type=numbers, default=(20_480, 10_240), help="of target and draft")
+    parser.add_argument("--cache-mb", type=sizes, default=(20_480, 10_240), help="of target and draft")
     parser.add_argument("--target-devices", type=numbers, help="GPUs, such as 0,1; the first if left out")
     parser.add_argument("--draft-devices", type=numbers)
     parser.add_argument("--context", type=int, default=4096)
@@ -98,7 +111,7 @@ def arguments(words: Sequence[str]) -> list[argparse.Namespace]:
     parser.add_argument("--mps", action="store_true", help="share the GPU through CUDA's multi-process service")
     parser.add_argument("--accepted", type=float, help="Eagle-3 on the target, with so many tokens a step in the mean")
     parser.add_argument("--speculative-tokens", type=int, default=3)
-    parser.add_argument("--at-once", type=numbers, default=(1, 16, 4, 64), help="answers in flight, in this order")
+    parser.add_argument("--at-once", type=counts, default=(1, 16, 4, 64), help="answers in flight, in this order")
     parser.add_argument("--sharing", type=numbers, default=(16, 1), help="of those, where overlap is measured too")
     parser.add_argument("--answers", type=int, default=2, help="answers a turn, and at least as many as are at once")
     parser.add_argument(
@@ -108,7 +121,7 @@ def arguments(words: Sequence[str]) -> list[argparse.Namespace]:
     parser.add_argument("--of-capacity", type=shares, default=(), help="open loops, of the target's answers a second")
     parser.add_argument("--requests", type=int, default=500, help="answers of an open loop")
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no turn that would end later")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="break off what would end later")
     ends = [*(n for n, word in enumerate(words) if word == "then"), len(words)]
     first = parser.parse_args(words[: ends[0]])
     wanted = [first]
@@ -172,7 +185,8 @@ def shared_by_mps(wanted: bool) -> Iterator[None]:
         try:
             yield
         finally:
-            subprocess.run(["nvidia-cuda-mps-control"], input="quit\n", text=True, check=False, timeout=30)
+            with suppress(subprocess.TimeoutExpired):
+                subprocess.run(["nvidia-cuda-mps-control"], input="quit\n", text=True, check=False, timeout=30)
 
 
 async def run(measurements: Sequence[Measurement], max_batch: int) -> int:
@@ -211,7 +225,7 @@ async def measure(measurement: Measurement, engines: dict[Role, Engine], end: fl
 def open_loops(asked: argparse.Namespace, results: Results) -> list[float]:
     """Arrivals a second, of the answers that the target gives with most of them in flight; none until that is known."""
     most = max(asked.at_once)
-    alone = [turn for turn in results.turns if (turn.load, turn.arm) == (most, "target")]
+    alone = results.at(most, "target")
     if not asked.of_capacity or len(alone) < asked.turns:
         return []
     capacity = statistics.median(most / statistics.fmean(turn.seconds) for turn in alone)
@@ -224,8 +238,8 @@ def is_done(measurement: Measurement) -> bool:
     rates = open_loops(asked, results)
     cells = [(load, turn) for load in asked.at_once for turn in range(asked.turns)] + [(rate, 0) for rate in rates]
     wanted = [(load, arm, turn) for load, turn in cells for arm in results.arms]
-    wanted += [(load, arm, 0) for load in asked.sharing for arm in SHARING]
-    probed = bool(results.probes) or not measurement.probes
+    wanted += [(load, arm, 0) for load in asked.at_once if load in asked.sharing for arm in SHARING]
+    probed = not (measurement.probes and results.unprobed)
     return probed and len(rates) == len(asked.of_capacity) and all(results.has(*key) for key in wanted)
 
 
@@ -246,7 +260,6 @@ def measurement(asked: argparse.Namespace, schedule: Schedule, max_batch: int, p
     return Measurement(asked, schedule, Results(asked.out, about, arms(asked)), probes)
 
 
-@checked()
 def main() -> int:
     wanted = arguments(sys.argv[1:])
     schedules = [load_schedule(asked.schedule) for asked in wanted]
@@ -254,6 +267,8 @@ def main() -> int:
     pairs = zip(wanted, schedules, strict=True)
     measurements = [measurement(*each, max_batch, probes=each[0] is wanted[0]) for each in pairs]
     left, failed = [each for each in measurements if not is_done(each)], 0
+    # Ended from outside, it ends its engines and the service too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if left:
         with shared_by_mps(wanted[0].mps):
             failed = asyncio.run(run(left, max_batch))

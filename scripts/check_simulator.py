@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import json
 import statistics
 import tempfile
 from pathlib import Path
@@ -28,34 +29,28 @@ from baton.records import write_json
 from baton.replay.matrix import Matrix
 from baton.replay.profile import profile
 from baton.replay.published import load_schedule
-from baton.replay.results import Results, p50, read_replay
+from baton.replay.results import Results, p50
 from baton.replay.schedule import Schedule
-from baton.replay.turn import ARMS, Arm, Load, Replayer
-from baton.user_errors import checked
+from baton.replay.turn import ARMS, FOLLOWING, Arm, Load, Replayer
 
 
 def replayed(costs: Costs, schedule: Schedule, measured: Results, file: Path) -> Results:
-    """The loads of `measured`, once, on simulated engines."""
-    loads: list[Load] = sorted({turn.load for turn in measured.turns})
-    results = Results(file, {})
-    turns = max(turn.turn for turn in measured.turns) + 1
-    answers = max(len(turn.seconds) for turn in measured.turns if turn.load == loads[0])
-
-    async def work() -> None:
-        most = max(load for load in loads if isinstance(load, int))
-        engines = beside_each_other(costs, most * schedule.in_flight)
+    """As many answers of each load as were measured, on simulated engines."""
+    results = Results(file, {}, measured.arms)
+    most = max(load for load in measured.loads if isinstance(load, int))
+    for load in measured.loads:
+        turns = measured.at(load, *measured.arms)
         matrix = Matrix(
-            results, Replayer(engines, schedule), loads, measured.arms, answers=answers, turns=turns, probes=False
-        )
+            results, Replayer(beside_each_other(costs, most * schedule.in_flight), schedule), [load], measured.arms,
+            answers=max(len(turn.seconds) for turn in turns), turns=1 + max(turn.turn for turn in turns), probes=False,
+        )  # fmt: skip
         with contextlib.redirect_stdout(io.StringIO()):
-            await matrix.measure()
-
-    virtual_clock.run(work())
+            virtual_clock.run(matrix.measure())
     return results
 
 
 def seconds(results: Results, load: Load, arm: Arm) -> float:
-    return statistics.median(p50(turn) for turn in results.turns if (turn.load, turn.arm) == (load, arm))
+    return statistics.median(p50(turn) for turn in results.at(load, arm))
 
 
 def profiled(measured: Results, schedule: Schedule, file: Path) -> Costs:
@@ -66,7 +61,6 @@ def profiled(measured: Results, schedule: Schedule, file: Path) -> Costs:
     return Costs.model_validate(given)
 
 
-@checked()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path, help="of scripts/bench_relay.py or `baton replay`")
@@ -76,16 +70,17 @@ def main() -> None:
     costs.add_argument("--given", type=Path, help="costs measured before, in place of those that these results hold")
     parser.add_argument("--out", type=Path, required=True, help="ratios to write")
     asked = parser.parse_args()
-    written = read_replay(asked.results)
+    written = json.loads(asked.results.read_text())
     about = written["about"]
-    measured = Results(asked.results, about, [arm for arm in ARMS if arm in {turn.arm for turn in written["turns"]}])
+    had = {turn["arm"] for turn in written["turns"]}
+    measured = Results(asked.results, about, [arm for arm in dict.fromkeys((*ARMS, *FOLLOWING)) if arm in had])
     beside = asked.schedule or asked.results.parent / about["schedule"]
     schedule = load_schedule(beside if beside.is_file() else about["schedule"])
     costs = load_costs(asked.given) if asked.given else profiled(measured, schedule, asked.costs)
     with tempfile.TemporaryDirectory() as folder:
         found = replayed(costs, schedule, measured, Path(folder) / "results.json")
     cells = []
-    for load in sorted({turn.load for turn in measured.turns}):
+    for load in measured.loads:
         for arm in measured.arms:
             one, other = seconds(found, load, arm), seconds(measured, load, arm)
             cells.append(

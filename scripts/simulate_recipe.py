@@ -22,7 +22,6 @@ from baton.generation import generate
 from baton.pair import Pairs
 from baton.records import write_json
 from baton.trace import Role, Trace
-from baton.user_errors import checked
 
 
 async def answers(recipe: Recipe, contestant: Contestant) -> list[Trace]:
@@ -63,16 +62,18 @@ def _pace(trace: Trace) -> float:
     return trace.seconds / trace.tokens()
 
 
-@checked()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
-    recipe = load_recipe(asked.recipe)
+    try:
+        recipe = load_recipe(asked.recipe)
+    except ConfigError as error:
+        parser.error(str(error))
     models = recipe.config.pair.target, recipe.config.pair.draft
     if any(model.engine != "simulated" for model in models):
-        raise ConfigError(f"{asked.recipe}: its models are not simulated; compare them by `baton compare`")
+        parser.error(f"{asked.recipe}: its models are not simulated; compare them by `baton compare`")
     rows: list[dict[str, Any]] = []
     baseline: list[Trace] = []
     for config in recipe.config.arms:

@@ -87,13 +87,12 @@ def test_its_turns_are_kept_and_resumed_beside_those_of_the_other_two(tmp_path: 
     assert row["load_aware_over_target"] > 0.9
     assert 0 <= row["load_aware_draft_share"] < 0.35
     again = Results(file, {}, FOLLOWING)
-    assert [turn.key for turn in again.turns] == [(2, arm, 0) for arm in FOLLOWING]
+    assert [(turn.load, turn.arm, turn.turn) for turn in again.turns] == [(2, arm, 0) for arm in FOLLOWING]
 
 
 def test_a_model_that_ends_its_answer_early_is_told() -> None:
-    with pytest.raises(ExceptionGroup) as caught:
+    with pytest.raises(ValueError, match="ended its answer early"):
         run(replayer(1, steps=2).turn(1, "load-aware", 0, 2))
-    assert caught.group_contains(ValueError, match="ended its answer early")
 
 
 def test_in_an_open_loop_it_has_the_arrivals_of_the_other_two_and_what_it_learns_in_is_not_timed() -> None:

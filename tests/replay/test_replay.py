@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from baton.cli import app
 from baton.config import ConfigError
+from baton.engines.base import EngineLostError
 from baton.engines.simulated import SharedGpu, SimulatedEngine
 from baton.plan.costs import Costs, load_costs
 from baton.replay.matrix import Matrix
@@ -102,8 +108,107 @@ def test_an_interrupted_matrix_goes_on_and_repeats_a_turn_that_some_arm_missed(t
     assert [t.key for t in again.turns[:5]] == [t.key for t in whole.turns[:5]]
     assert sorted(t.key for t in again.turns) == sorted(t.key for t in whole.turns)
     assert again.probes == whole.probes
-    with pytest.raises(ConfigError, match="measured with other settings"):
+    with pytest.raises(ConfigError, match=r'measured with other settings \(schedule: "test", not "another"\)'):
         Results(file, {"schedule": "another"})
+
+
+def test_whole_arrivals_a_second_are_told_from_answers_in_flight(tmp_path):
+    results = measured(tmp_path / "results.json", loads=(1, 1.0), sharing=(1,), answers=3, turns=1)
+    closed, opened = results.summary()
+    assert (closed["at_once"], opened["rate"]) == (1, 1.0)
+    again = Results(results.file, results.about)
+    assert again.loads == [1, 1.0]
+    assert [len(again.at(load, "target", "relay", "cut")) for load in (1, 1.0)] == [3, 3]
+    assert len(again.turns) == 8
+
+
+def test_single_requests_of_the_model_that_a_kill_left_out_are_measured_by_the_next_run(tmp_path):
+    whole = measured(tmp_path / "results.json", turns=1)
+    data = json.loads(whole.file.read_text())
+    whole.file.write_text(json.dumps({**data, "probes": data["probes"][:1]}))
+    with pytest.raises(ValueError, match="profile: single requests of the draft were not measured"):
+        profile(Results(whole.file, whole.about), SCHEDULE, "half")
+    assert measured(whole.file, turns=1).probes == whole.probes
+
+
+async def test_a_turn_that_does_not_end_in_time_is_broken_off_and_the_others_stay(tmp_path, capsys):
+    """On the real clock: 20 tokens of the target take 0.4 s, and 400 arrivals would take 20 s."""
+    results = Results(tmp_path / "results.json", {}, ("target", "relay"))
+    made = replayer()
+    whole = Matrix(results, made, (1,), results.arms, answers=1, turns=1, probes=False)
+    await whole.measure()
+    begun = time.monotonic()
+    await replace(whole, loads=(2, 20.0), answers=400, end=begun + 1).measure()
+    assert time.monotonic() - begun < 5
+    assert [(t.load, t.arm) for t in Results(results.file, {}, results.arms).turns] == [(1, "target"), (1, "relay")]
+    said = capsys.readouterr().out
+    assert "2 at once: no time for turn 1, target" in said
+    assert "20 a second: no time for turn 1, target" in said
+    await asyncio.sleep(0.1)
+    assert not made.engines[Role.TARGET].metrics()["running"], "a request goes on"
+
+
+def test_an_engine_that_is_lost_is_told_as_what_it_is(monkeypatch):
+    made = replayer()
+
+    async def lost(*_):
+        raise EngineLostError("gone")
+
+    monkeypatch.setattr(made, "_segment", lost)
+    for load, arm in ((2, "relay"), (1.0, "relay"), (1, "beside")):
+        with pytest.raises(EngineLostError, match="gone"):
+            run(made.turn(load, arm, 0, 4))
+
+
+def test_a_draft_that_fails_beside_the_target_fails_the_turn(monkeypatch):
+    made = replayer()
+    segment = made._segment
+
+    async def failing(measured, session, call, role, opening):
+        if role is Role.DRAFT:
+            raise EngineLostError("gone")
+        await segment(measured, session, call, role, opening)
+
+    monkeypatch.setattr(made, "_segment", failing)
+    with pytest.raises(EngineLostError, match="gone"):
+        run(made.turn(1, "beside", 0, 1))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answers", "told"),
+    [
+        (10, [], "no answer"),
+        (0, [[["target", 5]]], "0 is no number of tokens"),
+        (10, [[["target", 0]]], "0 is no number of tokens"),
+        (10, [[["target", "5"]]], "'5' is no number of tokens"),
+        (10, [[["judge", 5]]], "a segment of 'judge'"),
+        (10, [[["draft", 5, "keep"]]], "that is 'keep'"),
+        (10, [[["draft", 5, "discarded"]]], "keeps no segment"),
+    ],
+)
+def test_a_schedule_that_cannot_be_written_is_refused(prompt, answers, told, tmp_path):
+    file = tmp_path / "schedule.json"
+    file.write_text(json.dumps({"prompt": prompt, "answers": answers}))
+    with pytest.raises(ValueError, match=f"--schedule: .*{told}"):
+        Schedule.load(file)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--at-once", ""], "--at-once: there is nothing to measure"),
+        (["--rate", "nan"], "--rate: 'nan' holds a number"),
+        (["--rate", "inf"], "--rate: 'inf' holds a number"),
+        (["--sharing", "2"], "--sharing: 2 is not among the answers in flight"),
+        (["--profile", "costs.yaml"], "--profile: it takes one answer at a time"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_models_are_loaded(words, told, tmp_path):
+    out = tmp_path / "results.json"
+    done = CliRunner().invoke(app, ["replay", "nano", "--schedule", "rsd", "--out", str(out), *words])
+    assert done.exit_code == 2
+    assert told in done.stderr
+    assert not out.exists()
 
 
 def test_without_the_cut_target_the_relay_is_compared_all_the_same(tmp_path):

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from baton.failures import leaves
+
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -20,17 +22,9 @@ def stopping(out: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, BaseExceptionGroup) as error:
-        for cause in _leaves(error):
+        for cause in leaves(error):
             if isinstance(cause, StoppedError):
                 raise cause from None
             if isinstance(cause, OSError) and cause.errno in NO_ROOM:
                 raise StoppedError(f"{out}: the disk is full; make room there") from error
         raise
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error

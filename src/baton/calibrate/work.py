@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
 
 from baton.engines.base import Engine, EngineError, Prefix, TokenScore
+from baton.failures import first_failure
 from baton.generation import Options, Router, generate
 from baton.pair import Pair
 from baton.records import appendable, locked, read_traces, settle, write_line
@@ -137,15 +138,10 @@ async def each(items: Iterable[T], work: Callable[[T], Awaitable[None]], concurr
         for item in queue:
             await work(item)
 
-    try:
+    with first_failure():
         async with asyncio.TaskGroup() as group:
             for _ in range(concurrency):
                 group.create_task(worker())
-    except* Exception as failures:
-        first: BaseException = failures
-        while isinstance(first, BaseExceptionGroup):
-            first = first.exceptions[0]
-        raise first from None
 
 
 async def token_scores(engine: Engine, options: Options, question: str, ids: Sequence[int]) -> list[TokenScore]:

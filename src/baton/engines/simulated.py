@@ -46,6 +46,8 @@ from baton.flops import Architecture
 from baton.plan.costs import Costs, Sharing, load_costs
 from baton.trace import Role
 
+ENDLESS = 10_000
+"""Steps of an answer that something else ends."""
 COUNTS = ("steps", "rows", "tokens_sampled", "tokens_prefilled", "tokens_cached", "tokens_proposed", "tokens_accepted")
 
 
@@ -129,9 +131,9 @@ class SimulatedEngine(Engine):
 
     def __init__(
         self, role: Role, costs: Costs, max_batch: int = 32, speculative: Speculation | None = None,
-        gpu: SharedGpu | None = None,
+        gpu: SharedGpu | None = None, fixed: bool = False,
     ):  # fmt: skip
-        """`gpu` is what it shares with the engine of the other role."""
+        """`gpu` is what it shares with the engine of the other role; `fixed` speculation cannot be switched."""
         if speculative is not None and costs.speculation is None:
             raise LoadError(
                 f"{speculative.method!r} needs `speculation` (acceptance, cost) in the costs of {costs.name!r}; add it",
@@ -139,7 +141,7 @@ class SimulatedEngine(Engine):
             )
         self.role, self.costs, self.max_batch, self.speculation = role, costs, max_batch, speculative
         self.model = costs.target if role is Role.TARGET else costs.draft
-        self.gpu = gpu
+        self.gpu, self._fixed = gpu, fixed
         self._proposes = speculative is not None
         if (size := self.model.parameters) is not None:
             self.architecture = Architecture(size, body=size)
@@ -168,11 +170,13 @@ class SimulatedEngine(Engine):
         return cls(Role(role), costs, max_batch, speculative, gpu)
 
     def speculating(self, speculative: Speculation | None) -> SimulatedEngine:
-        return SimulatedEngine(self.role, self.costs, self.max_batch, speculative, self.gpu)
+        return SimulatedEngine(self.role, self.costs, self.max_batch, speculative, self.gpu, self._fixed)
 
     def speculate(self, on: bool) -> bool:
-        self._proposes = on and self.speculation is not None
-        return self.speculation is not None
+        if self._fixed or self.speculation is None:
+            return False
+        self._proposes = on
+        return True
 
     def open(self, prompt: Sequence[int]) -> Session:
         return _SimulatedSession(self, tuple(prompt))
@@ -418,11 +422,13 @@ def _scored(writer: Writer, token: int, temperature: float) -> TokenScore:
 
 
 def beside_each_other(costs: Costs, max_batch: int) -> dict[Role, SimulatedEngine]:
-    """Both engines of a pair on one GPU, the target with the speculation that the costs name."""
+    """Both engines of a pair on one GPU, for schedules, which end answers themselves: the target with the speculation
+    that the costs name, which as vLLM's stays on."""
+    costs = costs.model_copy(update={"steps": ENDLESS})
     gpu = SharedGpu(costs.sharing) if costs.sharing is not None else None
     proposing = costs.speculation
     speculates = Speculation("ngram", proposing.tokens - 1) if proposing is not None and proposing.tokens else None
     return {
-        role: SimulatedEngine(role, costs, max_batch, speculates if role is Role.TARGET else None, gpu)
+        role: SimulatedEngine(role, costs, max_batch, speculates if role is Role.TARGET else None, gpu, fixed=True)
         for role in (Role.TARGET, Role.DRAFT)
     }

@@ -43,6 +43,9 @@ def replay_command(
     from baton.replay.published import load_schedule
     from baton.replay.results import Results
 
+    loads: list[Load] = [*_numbers("--at-once", at_once, int), *_numbers("--rate", rate, float)]
+    shared = _numbers("--sharing", sharing, int)
+    _check(loads, shared)
     planned = load_schedule(schedule)
     config = load_pair(pair)
     about = {
@@ -50,8 +53,8 @@ def replay_command(
         "target_share": round(planned.share, 4), "answers": answers, "prefix": prefix,
     }  # fmt: skip
     results = Results(out, about)
-    loads: list[Load] = [*_positive("--at-once", at_once, int), *_positive("--rate", rate, float)]
-    shared = _positive("--sharing", sharing, int)
+    if profile is not None and 1 not in shared and not results.at(1, "draft"):
+        raise ValueError("--profile: it takes one answer at a time, by each model; add 1 to --at-once and --sharing")
     _run(_measured(config, pair, results, planned, loads, shared, answers, turns, prefix), config)
     for row in results.summary():
         print(json.dumps(row))
@@ -59,13 +62,22 @@ def replay_command(
         _write_profile(results, planned, profile, config.name)
 
 
-def _positive(option: str, text: str, kind: type[Any]) -> list[Any]:
-    from baton.cli.input import numbers
-
-    found: list[Any] = numbers(option, text, kind)
-    if any(number <= 0 for number in found):
+def _numbers(option: str, text: str, kind: type[Any]) -> list[Any]:
+    try:
+        found = [kind(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise ValueError(f"{option}: {text!r} is no list of numbers; write them as 1,4,16") from None
+    if not all(0 < number < float("inf") for number in found):
         raise ValueError(f"{option}: {text!r} holds a number that is not above 0; drop it")
     return found
+
+
+def _check(loads: list[Load], sharing: list[int]) -> None:
+    if not loads:
+        raise ValueError("--at-once: there is nothing to measure; give answers in flight, or arrivals by --rate")
+    at_once = [load for load in loads if isinstance(load, int)]
+    if other := [number for number in sharing if number not in at_once]:
+        raise ValueError(f"--sharing: {other[0]} is not among the answers in flight; add it to --at-once")
 
 
 async def _measured(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import statistics
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from baton.replay.probe import probe
 from baton.replay.results import Results
@@ -14,6 +15,8 @@ from baton.trace import Role
 
 PREFIX, COMPUTED = 512, (1, 8, 15, 16, 32, 64, 128)
 """Of the probes: tokens cached, and those that come after them."""
+WARM = 16
+"""Answers at once before the first open loop, if no closed one went before it."""
 
 
 @dataclass
@@ -24,24 +27,24 @@ class Matrix:
     replayer: Replayer
     loads: Sequence[Load]
     arms: Sequence[Arm] = ARMS
-    sharing: Collection[Load] = ()
+    sharing: Collection[int] = ()
     """Of the loads, those at which the draft alone and both models beside each other are measured as well, once."""
     answers: int = 2
     """Of a turn; a closed loop has at least `rounds` for each that is in flight."""
     rounds: int = 1
     turns: int = 3
     end: float = float("inf")
-    """By the monotonic clock: no turn is begun that would end later."""
+    """By the monotonic clock: no turn is begun that would end later, and one that does is broken off."""
     probes: bool = True
     """Whether single requests are measured."""
     prefix: int = PREFIX
     """Tokens of a probe's prefix."""
-    _longest: dict[Load, float] = field(default_factory=dict)
+    _warm: bool = False
+    """Whether answers were written already."""
 
     async def measure(self) -> None:
-        if self.probes and not self.results.probes:
-            for role in Role.TARGET, Role.DRAFT:
-                await self._probe(role)
+        for role in self.results.unprobed if self.probes else ():
+            await self._probe(role)
         for load in self.loads:
             await self._cell(load)
 
@@ -57,18 +60,37 @@ class Matrix:
     async def _cell(self, load: Load) -> None:
         """All turns of one load, after a warm-up."""
         left = [(turn, arm) for turn, arm in self._order(load) if not self.results.has(load, arm, turn)]
-        if left and isinstance(load, int):
-            await self.replayer.turn(load, "relay", -1, load)
+        if left and (warming := self._warming(load)):
+            await self.replayer.turn(warming, "relay", -1, warming)
+            self._warm = True
+        # Arrivals alone take an open loop so long.
+        longest = self.answers / load if isinstance(load, float) else 0.0
         for turn, arm in left:
-            if time.monotonic() + 1.2 * self._longest.get(load, 0.0) > self.end:
+            begun = time.monotonic()
+            measured = await self._in_time(load, arm, turn) if begun + 1.2 * longest <= self.end else None
+            if measured is None:
                 print(f"{_named(load)}: no time for turn {turn + 1}, {arm}", flush=True)
                 return
-            begun = time.monotonic()
-            answers = max(self.answers, self.rounds * load) if isinstance(load, int) else self.answers
-            measured = await self.replayer.turn(load, arm, turn, answers)
-            self._longest[load] = max(self._longest.get(load, 0.0), time.monotonic() - begun)
+            longest = max(longest, time.monotonic() - begun)
             self.results.append(measured)
             self._say(measured)
+
+    def _warming(self, load: Load) -> int:
+        """Answers at once that warm up a load; of an open loop none, where the engines are warm."""
+        if isinstance(load, int):
+            return load
+        return 0 if self._warm else min(self.answers, WARM)
+
+    async def _in_time(self, load: Load, arm: Arm, turn: int) -> Turn | None:
+        """A turn; None if it did not end in time."""
+        answers = max(self.answers, self.rounds * load) if isinstance(load, int) else self.answers
+        try:
+            async with asyncio.timeout(None if self.end == float("inf") else self.end - time.monotonic()) as limit:
+                return await self.replayer.turn(load, arm, turn, answers)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return None
 
     def _order(self, load: Load) -> list[tuple[int, Arm]]:
         """Arms take turns, and each begins in its turn."""
@@ -76,7 +98,7 @@ class Matrix:
         for turn in range(self.turns):
             first = turn % len(self.arms)
             order += [(turn, arm) for arm in (*self.arms[first:], *self.arms[:first])]
-            if turn == 0 and load in self.sharing:
+            if turn == 0 and isinstance(load, int) and load in self.sharing:
                 order += [(turn, arm) for arm in SHARING]
         return order
 

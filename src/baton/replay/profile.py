@@ -34,8 +34,10 @@ def profile(results: Results, schedule: Schedule, name: str) -> dict[str, Any]:
     once, and those at which the draft was measured alone (`sharing`).
 
     Raises:
-        ValueError: one answer at once, or the draft alone, was not measured.
+        ValueError: one answer at once, the draft alone, or a model's single requests were not measured.
     """
+    if results.unprobed:
+        raise ValueError(f"profile: single requests of the {results.unprobed[0]} were not measured; replay once more")
     models = {}
     for role, arm in ARM.items():
         compute = _compute(results, schedule, role)
@@ -46,7 +48,7 @@ def profile(results: Results, schedule: Schedule, name: str) -> dict[str, Any]:
         }
         if 1 not in steps:
             raise ValueError(
-                f"profile: {arm} alone, one answer at once, was not measured; add 1 to both lists of loads"
+                f"profile: {arm} alone, one answer at once, was not measured; add 1 to --at-once and to --sharing"
             )
         # A forward writes several tokens where the model speculates.
         length = _written(_by_load(results, arm)[1], role)

@@ -13,8 +13,9 @@ from typing import Any
 
 from baton.bench import environment
 from baton.config import ConfigError
-from baton.records import write_json
-from baton.replay.turn import ARMS, FOLLOWING, SHARING, Arm, Load, Turn
+from baton.records import differences, shown, write_json
+from baton.replay.turn import ARMS, FOLLOWING, SHARING, Arm, Load, Turn, key
+from baton.trace import Role
 
 FEWEST_TAIL = 3
 """Answers beyond a percentile, without which it is no figure."""
@@ -23,26 +24,11 @@ Together = dict[Arm, Turn]
 """Turns of several arms that belong together: a ratio is taken within them."""
 
 
-def read_replay(file: Path) -> dict[str, Any]:
-    """What `Results` keeps in a file.
-
-    Raises:
-        OSError: it cannot be opened.
-        ValueError: it holds something else than a replay.
-    """
-    try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-        turns = [Turn(**turn) for turn in data["turns"]]
-        return {**{name: data[name] for name in ("about", "environments", "probes")}, "turns": turns}
-    except (ValueError, KeyError, TypeError):
-        raise ValueError(f"{file} holds something else than a replay; give another file") from None
-
-
 class Results:
     """The turns measured so far, in a file.
 
     Raises:
-        ConfigError: the file was measured with other settings, or holds something else than a replay.
+        ConfigError: the file was measured with other settings.
     """
 
     def __init__(self, file: Path, about: dict[str, Any], arms: Sequence[Arm] = ARMS):
@@ -53,21 +39,32 @@ class Results:
         self.environments: list[dict[str, Any]] = []
         if file.is_file():
             try:
-                stored = read_replay(file)
-            except ValueError as error:
-                raise ConfigError(f"--out: {error}") from None
-            if stored["about"] != about:
-                raise ConfigError(f"--out: {file} was measured with other settings; give another file")
-            self.environments, self.probes = stored["environments"], stored["probes"]
-            self.turns = self._whole(stored["turns"])
+                data = json.loads(file.read_text(encoding="utf-8"))
+                found = data["about"]
+                self.environments, self.probes = data["environments"], data["probes"]
+                turns = [Turn(**turn) for turn in data["turns"]]
+            except (ValueError, KeyError, TypeError):
+                raise ConfigError(f"--out: {file} holds something else than a replay; give another file") from None
+            if other := next(differences(found, about), None):
+                name, then, now = other
+                raise ConfigError(
+                    f"--out: {file} was measured with other settings ({name}: {shown(then)}, not {shown(now)}); "
+                    "give another file"
+                )
+            self.turns = self._whole(turns)
         self.environments.append(environment.describe())
 
     def has(self, load: Load, arm: Arm, turn: int) -> bool:
-        return any(t.key == (load, arm, turn) for t in self.turns)
+        return any(t.key == key(load, arm, turn) for t in self.turns)
 
     def append(self, turn: Turn) -> None:
         self.turns.append(turn)
         self._write()
+
+    @property
+    def unprobed(self) -> list[Role]:
+        """Whose single requests are not measured yet."""
+        return [role for role in (Role.TARGET, Role.DRAFT) if all(probe["role"] != role for probe in self.probes)]
 
     def probed(self, probe: dict[str, Any]) -> None:
         """Keeps a measurement of single requests."""
@@ -84,10 +81,19 @@ class Results:
             },
         )  # fmt: skip
 
+    @property
+    def loads(self) -> list[Load]:
+        """Those that were measured: answers in flight, then arrivals a second, each from the lowest on."""
+        return [load for _, load in sorted({turn.key[:2] for turn in self.turns})]
+
+    def at(self, load: Load, *arms: Arm) -> list[Turn]:
+        """The turns of some arms at one load."""
+        return [turn for turn in self.turns if turn.arm in arms and turn.key == key(load, turn.arm, turn.turn)]
+
     def summary(self) -> list[dict[str, Any]]:
         """By load: medians over the turns that all arms have had."""
         rows = []
-        for load in sorted({turn.load for turn in self.turns}):
+        for load in self.loads:
             row: dict[str, Any] = {"at_once": load} if isinstance(load, int) else {"rate": load}
             if whole := self._together(load, self.arms):
                 row["turns"] = len(whole)
@@ -99,14 +105,14 @@ class Results:
         return rows
 
     def _together(self, load: Load, arms: Sequence[Arm]) -> list[Together]:
-        mine = [turn for turn in self.turns if turn.load == load and turn.arm in arms]
+        mine = self.at(load, *arms)
         by_turn = [{t.arm: t for t in mine if t.turn == n} for n in sorted({t.turn for t in mine})]
         return [turns for turns in by_turn if len(turns) == len(arms)]
 
     def _whole(self, turns: list[Turn]) -> list[Turn]:
         """Without the turns that some arm did not come to: a ratio is taken within a run."""
-        had = Counter((turn.load, turn.turn) for turn in turns if turn.arm in self.arms)
-        return [t for t in turns if t.arm in SHARING or had[t.load, t.turn] == len(self.arms)]
+        had = Counter((*turn.key[:2], turn.turn) for turn in turns if turn.arm in self.arms)
+        return [t for t in turns if t.arm in SHARING or had[*t.key[:2], t.turn] == len(self.arms)]
 
 
 def p50(turn: Turn) -> float:

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from baton.trace import Role, Trace
 
@@ -64,12 +64,15 @@ class Schedule:
         """
         try:
             data = json.loads(file.read_text(encoding="utf-8"))
-            answers = ((Part(Role(role), *more) for role, *more in answer) for answer in data["answers"])
-            return cls(data["prompt"], tuple(map(tuple, answers)))
+            answers = tuple(tuple(_part(*part) for part in answer) for answer in data["answers"])
+            prompt = _tokens(data["prompt"])
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"--schedule: {file}: it is no schedule ({error}); give one, or a run's traces.jsonl"
             ) from None
+        if not answers or not all(any(part.kept for part in answer) for answer in answers):
+            raise ValueError(f"--schedule: {file}: no answer, or one that keeps no segment; give each one that stays")
+        return cls(prompt, answers)
 
     @classmethod
     def of_traces(cls, traces: Iterable[Trace]) -> Schedule:
@@ -131,6 +134,18 @@ def share(parts: Iterable[Part]) -> float:
     for part in parts:
         tokens[part.role] += part.tokens if part.kept else 0
     return tokens[Role.TARGET] / sum(tokens.values())
+
+
+def _part(role: str, tokens: int, use: Use = "kept") -> Part:
+    if role not in (Role.TARGET, Role.DRAFT) or use not in get_args(Use):
+        raise ValueError(f"a segment of {role!r} that is {use!r}")
+    return Part(Role(role), _tokens(tokens), use)
+
+
+def _tokens(count: int) -> int:
+    if not isinstance(count, int) or count < 1:
+        raise ValueError(f"{count!r} is no number of tokens")
+    return count
 
 
 def _answer(rng: random.Random, tokens: int, target: float, draft: float) -> tuple[Part, ...]:

@@ -16,6 +16,7 @@ from typing import Literal
 from baton.bench.load import Sent, open_loop, poisson
 from baton.boundary import SegmentMatcher
 from baton.engines.base import Call, Engine, Prefix, Session
+from baton.failures import first_failure
 from baton.generation import Budget, Options, generate
 from baton.pair import Pair
 from baton.replay.schedule import Part, Schedule
@@ -31,10 +32,12 @@ SHARING: tuple[Arm, ...] = ("draft", "beside")
 FOLLOWING: tuple[Arm, ...] = ("target", "relay", "load-aware")
 """The schedule worn by the router `load-aware`, between the two that it chooses from."""
 Load = int | float
-"""Answers in flight at any time (whole), or arrivals a second (not whole)."""
+"""Answers in flight at any time (an `int`), or arrivals a second (a `float`)."""
 GAUGES = ("running", "waiting", "cache_usage", "cache_bytes", "weight_bytes", "cache_bytes_peak")
 """Metrics of an engine that are no counters."""
 
+Key = tuple[bool, Load, Arm, int]
+"""Whether the loop is open, its load, arm and turn."""
 Plans = Iterator[tuple[int, Sequence[Part]]]
 """A prompt's seed and the segments of each answer."""
 
@@ -72,8 +75,13 @@ class Turn:
         return self.rate or self.at_once
 
     @property
-    def key(self) -> tuple[Load, Arm, int]:
-        return self.load, self.arm, self.turn
+    def key(self) -> Key:
+        return key(self.load, self.arm, self.turn)
+
+
+def key(load: Load, arm: Arm, turn: int) -> Key:
+    """What tells a turn from others; 4 answers in flight are not 4.0 a second."""
+    return isinstance(load, float), load, arm, turn
 
 
 class Replayer:
@@ -101,25 +109,31 @@ class Replayer:
 
         Raises:
             ValueError: `load-aware`, whose answers a model may end: one ended early.
+            EngineError: an engine could not write an answer.
         """
         measured = Turn(load, arm, turn) if isinstance(load, int) else Turn(0, arm, turn, load)
         for engine in self.engines.values():
             engine.forget()
         before = self._counters()
-        if measured.rate:
-            await self._open(measured, _plans(self.schedule, arm, turn, answers), answers)
-        elif arm == "beside":
-            await self._beside(measured, answers)
-        elif arm == "load-aware":
-            await self._following(measured, answers)
-        else:
-            await self._closed(measured, _plans(self.schedule, arm, turn, answers))
+        with first_failure():
+            await self._written(measured, answers)
         after = self._counters()
         measured.engines = {
             role: {name: round(value - before[role].get(name, 0.0), 6) for name, value in now.items()}
             for role, now in after.items()
         }
         return measured
+
+    async def _written(self, measured: Turn, answers: int) -> None:
+        plans = _plans(self.schedule, measured.arm, measured.turn, answers)
+        if measured.rate:
+            await self._open(measured, plans, answers)
+        elif measured.arm == "beside":
+            await self._beside(measured, answers)
+        elif measured.arm == "load-aware":
+            await self._following(measured, answers)
+        else:
+            await self._closed(measured, plans)
 
     async def _closed(self, measured: Turn, plans: Plans, timed: bool = True) -> None:
         async def work() -> None:
@@ -140,7 +154,10 @@ class Replayer:
             await self._closed(measured, _plans(self.schedule, "target", measured.turn, answers))
         finally:
             drafting.cancel()
-            await asyncio.gather(drafting, return_exceptions=True)
+            await asyncio.wait([drafting])
+        if not drafting.cancelled():
+            # It goes on for ever, unless it fails: then the target was not slowed as it should have been.
+            drafting.result()
 
     async def _following(self, measured: Turn, answers: int) -> None:
         follow, numbers = self._follower(measured, answers), iter(range(answers))
