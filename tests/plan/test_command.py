@@ -57,6 +57,7 @@ def test_json_holds_every_method_and_the_plot_is_written(tmp_path):
     ("args", "message"),
     [
         ([], "costs: no pair is given"),
+        (["--draft-step", "0.2", "--acceptance", "0.6", "--gpu-gb", "-80"], "--gpu-gb: -80 is no memory"),
         (["--draft-step", "-1", "--acceptance", "0.5"], "draft.step_s: -1.0"),
         (["--draft-step", "0.2", "--acceptance", "1.5"], "acceptance.by_position[0]: 1.5"),
         (["missing.yaml"], "missing.yaml: there is no such file"),

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 import multiprocessing
+import subprocess
+import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
 from pathlib import Path
@@ -15,6 +18,7 @@ import pytest_asyncio
 from nano_models import BLOCK, CONTEXT, VLLM, nano, write
 from proposers import save_padded_draft
 from same_tokens import SameTokens
+from servers import exists
 
 from baton.boundary import ENTROPY, MARGIN, SENTENCE, TOP_PROB, Learned, Seen, SegmentMatcher
 from baton.engines.base import (
@@ -216,7 +220,37 @@ async def test_a_core_that_dies_is_a_typed_error_and_the_next_call_starts_it_aga
     with pytest.raises(EngineLostError) as caught:
         await task
     assert caught.value.retryable
+    # Broken off while it starts again, a call leaves that to the next one.
+    task = asyncio.create_task(write(target, prompts[0], 40))
+    await asyncio.sleep(0.5)
+    task.cancel()
+    await asyncio.wait([task])
     assert (await write(target, prompts[0], 40)).ids == whole.ids
+    assert len(multiprocessing.active_children()) == 1
+
+
+async def test_its_processes_end_with_the_one_that_is_killed() -> None:
+    program = """
+import multiprocessing, sys
+sys.path[:0] = sys.argv[1:]
+from nano_models import nano
+
+if __name__ == "__main__":
+    engine = nano("target")
+    print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+    sys.stdin.read()
+"""
+    here = Path(__file__).parent
+    command = [sys.executable, "-c", program, str(here), str(here.parent)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        cores = [int(word) for word in parent.stdout.readline().split()]
+        assert cores
+        parent.kill()
+    end = time.monotonic() + 20
+    while any(exists(core) for core in cores):
+        assert time.monotonic() < end, "a core lives on"
+        time.sleep(0.1)
 
 
 # Speculation

@@ -44,6 +44,8 @@ def plan_command(
 
     if costs is None and (draft_step is None or acceptance is None):
         raise ValueError("costs: no pair is given; name a YAML file, or give --draft-step and --acceptance")
+    if not gpu_gb > 0:
+        raise ValueError(f"--gpu-gb: {gpu_gb:g} is no memory; give what a GPU has, such as 80")
     if plot is not None:
         check_image(plot)
     over: dict[str, Any] = {} if costs else {"target": {"step_s": 1.0}}
