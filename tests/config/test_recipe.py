@@ -104,8 +104,8 @@ def test_overrides_replace_nested_fields_and_are_checked(recipe):
             ["task.scorer: 'judge' has the template 'nano', which is about single steps; grade by one"],
         ),
         ({"latency": {"limit": "many"}}, ["latency.limit: 'many' cannot be used; input should be a valid integer"]),
-        ({"name": "../x"}, ["name: '../x' is no name of a folder"]),
-        ({"name": ".."}, ["name: '..' is no name of a folder"]),
+        ({"name": "../x"}, ["name: '../x' cannot be used; use up to 100 letters, digits, '.'"]),
+        ({"name": ".."}, ["name: '..' cannot be used; use up to 100 letters"]),
         ({"latency": 3}, ["latency: 3 cannot be used; give a group of fields"]),
         ({"pair": "missing.yaml"}, ["missing.yaml: there is no such file"]),
     ],
@@ -113,6 +113,20 @@ def test_overrides_replace_nested_fields_and_are_checked(recipe):
 def test_a_wrong_field_is_named_with_its_value_and_the_remedy(recipe, changes, parts):
     said = message(recipe(**changes))
     assert all(part in said for part in parts), said
+
+
+@pytest.mark.parametrize("name", ["", "a:b", "a/b", "a b", "-a", ".a", "a@b", "a'b", "a\n", "a" * 101])
+def test_a_name_that_a_file_or_a_command_would_take_for_something_else_is_refused(recipe, tmp_path, name):
+    said = f"name: {name!r}"[:30]
+    assert f"pair.{said}" in message(recipe(pair={**PAIR, "name": name}))
+    assert f"recipe.yaml: {said}" in message(recipe(name=name))
+    with pytest.raises(ConfigError, match="cannot be used; use up to 100 letters, digits"):
+        load_pair(write(tmp_path / "pair.yaml", {**PAIR, "name": name}))
+
+
+@pytest.mark.parametrize("name", ["Qwen2.5-7b_1.5b", "größer", "7B+1B"])
+def test_a_name_may_have_letters_digits_dots_and_dashes(recipe, name):
+    assert load_recipe(recipe(name=name, pair={**PAIR, "name": name})).config.pair.name == name
 
 
 def test_a_recipe_that_calibrates_nothing_may_compare_on_the_calibration_split(recipe):

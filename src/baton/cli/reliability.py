@@ -61,10 +61,16 @@ def calibrate_reliability(
 
 
 def _folders(items: list[str]) -> dict[str, Path]:
+    from baton.config.validation import NAMED, NAMING
+
     found: dict[str, Path] = {}
     for item in items:
         name, equals, folder = item.partition("=")
-        if not equals or name == "calibration" or name in found:
-            raise ValueError(f"--on: {item!r} cannot be used; write NAME=FOLDER, each name once, none calibration")
+        if not equals or name in {"calibration", "misleading", *found}:
+            raise ValueError(
+                f"--on: {item!r} cannot be used; write NAME=FOLDER, each name once, none calibration or misleading"
+            )
+        if not NAMED.fullmatch(name):
+            raise ValueError(f"--on: {name!r} cannot be used; {NAMING}")
         found[name] = Path(folder)
     return found

@@ -13,7 +13,7 @@ from baton.config.pair import PairConfig
 from baton.config.placed import Placed, place
 from baton.config.routers import PolicyConfig
 from baton.config.task import TaskConfig
-from baton.config.validation import Strict, keyed
+from baton.config.validation import Name, Strict, keyed
 from baton.engines.base import Sampling
 from baton.generation import Budget
 
@@ -21,7 +21,7 @@ from baton.generation import Budget
 class LabelConfig(Strict):
     """Labels of steps: which states are visited, and how it is found what a step does to the outcome."""
 
-    name: str = Field(min_length=1)
+    name: Name
     pair: PairConfig
     task: Annotated[TaskConfig, keyed("name")] = TaskConfig()
     split: str = "train"
@@ -71,7 +71,7 @@ class LabelConfig(Strict):
 class DivergenceConfig(Strict):
     """Where the draft leaves the target's answers and whether that matters: what a token router is trained on."""
 
-    name: str = Field(min_length=1)
+    name: Name
     pair: PairConfig
     task: Annotated[TaskConfig, keyed("name")] = TaskConfig()
     split: str = "train"

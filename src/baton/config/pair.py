@@ -20,7 +20,7 @@ from baton.config.scorers import (
     ResidentConfig,
     TokenConfig,
 )
-from baton.config.validation import Strict, keyed, validate
+from baton.config.validation import Name, Strict, keyed, validate
 from baton.engines.base import Sampling
 from baton.generation import Budget
 
@@ -28,7 +28,7 @@ from baton.generation import Budget
 class PairConfig(Strict):
     """A target, a draft, and how they are sampled unless a recipe says otherwise."""
 
-    name: str = Field(min_length=1)
+    name: Name
     target: Annotated[ModelConfig, keyed("model")]
     draft: Annotated[ModelConfig, keyed("model")]
     sampling: Sampling = Sampling()

@@ -16,7 +16,7 @@ from baton.config.placed import Placed, place
 from baton.config.routers import Arms, RouterConfig
 from baton.config.task import TaskConfig, pair_options
 from baton.config.tracking import TrackingConfig
-from baton.config.validation import Strict, keyed, nearest
+from baton.config.validation import Name, Strict, keyed, nearest
 from baton.engines.base import Sampling
 from baton.generation import Budget, Options
 
@@ -35,7 +35,7 @@ class CalibrationConfig(Strict):
 class RecipeConfig(Strict):
     """One comparison: questions x arms x samples."""
 
-    name: str = Field(min_length=1)
+    name: Name
     pair: PairConfig
     task: Annotated[TaskConfig, keyed("name")] = TaskConfig()
     split: str = "test"
@@ -89,8 +89,6 @@ class RecipeConfig(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> RecipeConfig:
-        if self.name == ".." or Path(self.name).name != self.name:
-            raise ValueError(f"name: {self.name!r} is no name of a folder; leave out what leads elsewhere")
         names = [r.name for r in self.routers]
         for name in self.only or ():
             if name not in names:

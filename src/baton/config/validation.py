@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic_core import PydanticCustomError
 
 
 class ConfigError(ValueError):
@@ -19,6 +21,20 @@ class Strict(BaseModel):
 
 
 M = TypeVar("M", bound=BaseModel)
+
+
+NAMED = re.compile(r"\w[\w.+-]{0,99}")
+NAMING = "use up to 100 letters, digits, '.', '_', '+' and '-', and begin with a letter or digit"
+
+
+def _named(value: str) -> str:
+    if not NAMED.fullmatch(value):
+        raise PydanticCustomError("name", NAMING)
+    return value
+
+
+Name = Annotated[str, AfterValidator(_named)]
+"""What a pair or a recipe is called: folders, files, commands (`PAIR:ROUTER`) and trackers take it as it is."""
 
 
 def keyed(field: str) -> BeforeValidator:
