@@ -35,25 +35,32 @@ def results() -> dict[str, Any]:
     return {**header, "arms": [arm("target", "target"), relay]}
 
 
-def printed(results: dict[str, Any]) -> str:
+def printed(results: dict[str, Any], width: int | None = None) -> str:
     out = io.StringIO()
-    terminal.report(results, Console(file=out))
+    terminal.report(results, Console(file=out, width=width, force_terminal=width is not None, color_system=None))
     return out.getvalue()
 
 
-def test_a_row_of_the_table_has_the_figures_of_its_arm(results):
-    row = next(line for line in printed(results).splitlines() if line.strip().startswith("relaygen"))
-    for figure in (
-        "200",
-        "95.0 % (93.0, 98.5)",
-        "-1.0 (-2.5, +0.5)",
-        "68.4 %",
-        "0.600",
-        "1.50 x",
-        "1.40 x (1.30, 1.52)",
-        "7.2",
-    ):
-        assert figure in row
+def rows(text: str, arm: str) -> list[str]:
+    """Of each table the row of an arm; sentences begin with a name too, but not after a blank."""
+    return [line for line in text.splitlines() if line.startswith(f" {arm} ")]
+
+
+@pytest.mark.parametrize("width", [None, 80])
+def test_the_rows_of_an_arm_have_its_figures_whole_in_a_log_and_in_a_narrow_terminal(results, width):
+    worth, cost = rows(printed(results, width), "relaygen")
+    for figure in ("200", "95.0 (93.0, 98.5)", "-1.0 (-2.5, +0.5)", "68.4 %", "7.2"):
+        assert figure in worth
+    for figure in ("0.600", "1.50 x", "1.40 x (1.30, 1.52)"):
+        assert figure in cost
+    assert len(worth) <= (width or terminal.PLAIN_WIDTH)
+
+
+def test_a_long_label_breaks_and_its_figures_do_not(results):
+    results["arms"][1]["label"] = "token-router logits threshold 0.31"
+    said = printed(results, 80)
+    assert "1.40 x (1.30, 1.52)" in said
+    assert max(map(len, said.splitlines())) <= 80
 
 
 def test_the_answer_comes_first_and_then_what_it_saves_costs_and_how_sure_it_is(results):
@@ -74,8 +81,7 @@ def test_the_answer_comes_first_and_then_what_it_saves_costs_and_how_sure_it_is(
 def test_what_was_not_measured_is_a_dash(results):
     for a in results["arms"]:
         a["latency_s"], a["speedup"] = {"p50": None, "p99": None}, {"p50": None, "mean": None, "ci": None}
-    row = next(line for line in printed(results).splitlines() if line.strip().startswith("relaygen  "))
-    assert row.count("–") == 5
+    assert sum(row.count("–") for row in rows(printed(results), "relaygen")) == 5
     assert "Time: not measured." in printed(results)
     results["arms"] = results["arms"][1:]
     assert printed(results).startswith("Nothing can be said against the target alone")

@@ -12,7 +12,7 @@ from baton.bench.tasks import Question
 from baton.calibrate import adversarial, rescoring
 from baton.calibrate.adversarial import MANNERS, cases
 from baton.calibrate.gates import Wanted, measure
-from baton.calibrate.rescoring import Placed, Read, compares, rescore
+from baton.calibrate.rescoring import Placed, Read, compares, rescore, scorers_of
 from baton.config import EmbeddingConfig, JudgeConfig, load_pair, pair_options
 from baton.engines.base import Sampling
 from baton.generation import generate
@@ -122,6 +122,14 @@ def test_which_scorers_compare():
     assert compares(EmbeddingConfig(kind="embedding", model="m"))
     assert compares(JudgeConfig(kind="judge", role="target", template="lookahead"))
     assert not compares(JudgeConfig(kind="judge", role="target", template="specreason"))
+
+
+def test_all_scorers_of_a_pair_are_those_that_score_a_step_which_is_there_and_another_is_refused_by_name():
+    found = scorers_of(NANO)
+    assert {"judge", "confidence", "prm", "resident"} <= set(found)
+    assert {NANO.scorers[name].kind for name in set(NANO.scorers) - set(found)} == {"equivalence", "policy", "token"}
+    with pytest.raises(ValueError, match="'hand-back' reads what only writing a step gives; use it by 'token-router'"):
+        scorers_of(NANO, ["judge", "hand-back"])
 
 
 def test_cases_have_the_same_truth_in_every_manner_and_say_what_is_wrong():

@@ -72,7 +72,7 @@ def run_compare(
         folder = Path(out) if out is not None else Path("runs") / "--".join([recipe.config.name, *knobs])
         part = shard_of(shard) if shard is not None else None
     except ConfigError as error:
-        print(error, file=sys.stderr)
+        print(f"baton: {error}", file=sys.stderr)
         return 2
     options = {"out": out, "limit": limit, "routers": routers and ",".join(routers)}
     options |= {"concurrency": concurrency, "seed": seed, "shard": shard, "split": split}
@@ -82,14 +82,14 @@ def run_compare(
     try:
         results = asyncio.run(compare(recipe, folder, show, part, command, tracking=tracking))
     except ConfigError as error:
-        print(error, file=sys.stderr)
+        print(f"baton: {error}", file=sys.stderr)
         return 2
     except (StoppedError, EngineError, RouterError, KeyboardInterrupt) as error:
         _write_report(folder)
         tracking.end(folder)
         done, total = show.answered
         if not isinstance(error, KeyboardInterrupt):
-            print(error, file=sys.stderr)
+            print(f"baton: {error}", file=sys.stderr)
         done -= show.failed
         print(f"stopped: {done} of {total} answers are stored; the same command goes on from there", file=sys.stderr)
         return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1

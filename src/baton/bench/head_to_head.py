@@ -17,7 +17,6 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -46,6 +45,7 @@ from baton.config import (
 )
 from baton.pair import Pairs
 from baton.records import write_json
+from baton.tables import table
 
 AS_IT_STANDS = "as-it-stands"
 """What answers of the arm that a budget is a multiple of are kept under."""
@@ -492,11 +492,12 @@ def _table(name: str, section: Mapping[str, Any]) -> Table:
         f"At equal {NAMES.get(name, name.upper())}: {_quantity(name, budget['test'])}{rule}, "
         f"within {section['tolerance']:.0%}"
     )
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("router", "knob", "calibrated", "on test", "off the budget", "met", "accuracy", "target share"):
-        table.add_column(column, justify="left" if column == "router" else "right", no_wrap=True)
+    out = table(
+        title, "router", "knob", "calibrated", "on test", "off the\nbudget", "met", "accuracy", "target\nshare",
+        breaking=("knob", "off the\nbudget", "accuracy"),
+    )  # fmt: skip
     for row in section["arms"]:
-        table.add_row(
+        out.add_row(
             row["label"],
             f"{row['knob']} {row['value']:.4g}" if row["knob"] else "",
             _quantity(name, row["calibrated"]),
@@ -507,7 +508,7 @@ def _table(name: str, section: Mapping[str, Any]) -> Table:
             _percent(row["target_share"], ".0f"),
             style=None if row["met"] else "dim",
         )
-    return table
+    return out
 
 
 def _sentences(section: Mapping[str, Any]) -> Iterator[str]:

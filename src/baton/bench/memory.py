@@ -20,9 +20,7 @@ from urllib.parse import quote
 
 import numpy as np
 import torch
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from baton.bench import metrics, statistics, tasks
 from baton.bench.contestants import contestant_of
@@ -46,6 +44,7 @@ from baton.config import (
 from baton.generation import Router, generate
 from baton.pair import Pair, Pairs
 from baton.records import appendable, read_traces, write_json, write_line
+from baton.tables import table
 from baton.trace import Role, Trace
 
 MEMORY = "memory"
@@ -499,24 +498,26 @@ def show(section: Mapping[str, Any], console: Console) -> None:
     """Prints the table, and what does not fit."""
     of = f": as much as {section['of']} needs for {section['concurrency']} answers at once" if section["of"] else ""
     of += f", times {section['times']:g}" if section["of"] and section["times"] != 1 else ""
-    table = Table(
-        title=f"At equal memory, {size(section['bytes'])} of weights and caches{of}",
-        title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False,
+    room = table(
+        f"At equal memory, {size(section['bytes'])} of weights and caches{of}",
+        "router", "weights", "an answer's\ncache", "answers\nat once", "memory used",
     )  # fmt: skip
-    for column in (
-        "router", "weights", "an answer's\ncache", "answers\nat once", "memory\nused", "answers\na second",
-        "of the\nreference's", "P50 s", "P90 s", "accuracy",
-    ):  # fmt: skip
-        table.add_column(column, justify="left" if column == "router" else "right", no_wrap=True)
+    load = table(
+        "With that many answers at once",
+        "router", "answers\na second", "of the\nreference's", "P50 s", "P90 s", "accuracy",
+    )  # fmt: skip
     for row in section["arms"]:
-        table.add_row(
+        used = "" if row["answers_per_s"] is None else f"{size(row['bytes'])} ({row['off']:+.0%})"
+        room.add_row(
             row["label"] + (" (lowered)" if row["lowered"] else ""),
             size(sum(row["weight_bytes"].values())),
             size(row["answer_bytes"]),
             _places(row),
-            *_measured(row),
+            used,
         )
-    console.print(table)
+        load.add_row(row["label"], *_measured(row))
+    console.print(room)
+    console.print(load)
     for row in section["arms"]:
         if not row["fits"]:
             console.print(
@@ -547,7 +548,6 @@ def _measured(row: Mapping[str, Any]) -> Iterator[str]:
     if row["answers_per_s"] is None:
         return
     ratio, interval = row["throughput_ratio"], row["throughput_ratio_ci"]
-    yield f"{size(row['bytes'])} ({row['off']:+.0%})"
     yield f"{row['answers_per_s']:.3g}"
     yield "" if ratio is None else f"{ratio:.2f} x" + (f" ({interval[0]:.2f}, {interval[1]:.2f})" if interval else "")
     for name in ("p50", "p90"):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-from rich import box, progress
+from rich import progress
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -16,6 +16,7 @@ from rich.text import Text
 from baton.bench.grading import Grade
 from baton.bench.metrics import baseline_label
 from baton.bench.verdict import verdict
+from baton.tables import table
 
 SECONDS_BETWEEN_REFRESHES = 0.5
 SECONDS_BETWEEN_LINES = 5.0
@@ -112,7 +113,8 @@ def report(results: Mapping[str, Any], console: Console) -> None:
     for line in answer(results):
         console.print(line, highlight=False)
     console.print()
-    console.print(table(results))
+    for one in tables(results):
+        console.print(one)
     if results["load"]["points"]:
         console.print(load_table(results))
 
@@ -126,43 +128,45 @@ def answer(results: Mapping[str, Any]) -> list[Text]:
     ]
 
 
-def table(results: Mapping[str, Any]) -> Table:
-    """The arms of `results.json`, one a row."""
+def tables(results: Mapping[str, Any]) -> list[Table]:
+    """The arms of `results.json`, one a row: what they are worth, and what they cost. Each fits into 80 columns, unless
+    an arm's figures are very large."""
+    arms = results["arms"]
+    baseline = baseline_label(arms)
+    spent = next((a["flops"] for a in arms if a["label"] == baseline), None)
     title = f"{results['pair']} on {results['task']} ({results['split']})"
-    out = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
-    for name in (
-        "router", "n", "accuracy", "Δ vs target", "target\nshare", "P50 s", "P99 s", "speed-up\nof P50s",
-        "mean of paired\nspeed-ups", "FLOPs\nvs target", "switches", "discarded\ntokens",
-    ):  # fmt: skip
-        out.add_column(name, justify="left" if name == "router" else "right")
-    baseline = baseline_label(results["arms"])
-    spent = next((a["flops"] for a in results["arms"] if a["label"] == baseline), None)
-    for arm in results["arms"]:
-        out.add_row(
+    worth = table(title, "router", "n", "accuracy, % (95 %)", "less the target's", "target\nshare", "switches")
+    cost = table(
+        "What they cost", "router", "P50 s", "P99 s", "speed-up\nof P50s", "mean of paired\nspeed-ups",
+        "FLOPs\nvs target", "discarded\ntokens",
+    )  # fmt: skip
+    for arm in arms:
+        worth.add_row(
             arm["label"],
             str(arm["n"]),
-            _percent(arm["accuracy"]) + _interval(arm["accuracy_ci"]),
+            _percent(arm["accuracy"], "") + _interval(arm["accuracy_ci"]),
             _points(arm["accuracy_delta"], arm["accuracy_delta_ci"]),
             _percent(arm["target_share"]),
+            _number(arm["switches"], 1),
+        )
+        cost.add_row(
+            arm["label"],
             _number(arm["latency_s"]["p50"], 3),
             _number(arm["latency_s"]["p99"], 3),
             _times(arm["speedup"]["p50"]),
             _times(arm["speedup"]["mean"]) + _range(arm["speedup"]["ci"]),
             _percent(arm["flops"] / spent if spent and arm["flops"] is not None else None),
-            _number(arm["switches"], 1),
             _number(arm["tokens"]["discarded"], 1),
         )
-    return out
+    return [worth, cost]
 
 
 def load_table(results: Mapping[str, Any]) -> Table:
     """Every arm under every load, one a row."""
-    out = Table(title="Under load", title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
-    for name in (
-        "load", "router", "answers\na second", "good ones\na second", "tokens\na second", "P50 s", "P90 s", "P99 s",
-        "first token\nP50 s", "cut off", "",
-    ):  # fmt: skip
-        out.add_column(name, justify="left" if name in {"load", "router", ""} else "right")
+    out = table(
+        "Under load", "load", "router", "answers\na second", "good\nones", "tokens\na second", "P50 s", "P90 s",
+        "P99 s", "first\ntoken", "cut\noff", "", words=("load", "router", ""),
+    )  # fmt: skip
     for n, point in enumerate(results["load"]["points"]):
         for arm in results["arms"]:
             cell = arm["load"][n]
@@ -188,8 +192,8 @@ def _clock(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
 
 
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{value * 100:.1f} %"
+def _percent(value: float | None, unit: str = " %") -> str:
+    return "–" if value is None else f"{value * 100:.1f}{unit}"
 
 
 def _interval(interval: list[float] | None) -> str:

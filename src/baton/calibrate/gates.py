@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from baton.bench import environment
 from baton.bench.tasks import digest
@@ -22,6 +20,7 @@ from baton.config import PairConfig
 from baton.generation import Options
 from baton.nano import problems
 from baton.pair import Pair
+from baton.tables import table
 from baton.trace import Role
 from baton.training.labels import Label
 
@@ -110,33 +109,29 @@ async def _mislead(
 
 def show(report: Mapping[str, Any], console: Console) -> None:
     """The figures by score and set, and what misleads."""
-    table = Table(
-        title=f"{report['pair']}: scores as predictors of 'accepting does no harm'; accept rate and harm\n"
+    out = table(
+        f"{report['pair']}: scores as predictors of 'accepting does no harm'; accept rate and harm\n"
         f"at the threshold that accepts {SHOWN_RATE:.0%} of the calibration states",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        show_edge=False,
-    )
-    for column in ("score", "set", "AUROC", "95 %", "ECE", "off by", "harm", "95 %"):
-        table.add_column(column, justify="left" if column in ("score", "set") else "right", no_wrap=True)
+        "score", "set", "AUROC", "95 %", "ECE", "off by", "harm", "95 %", words=("score", "set"),
+    )  # fmt: skip
     for name, about in report["scores"].items():
         for label, found in about["sets"].items():
             rate = next(r for r in found["accept_rates"] if r["asked"] == SHOWN_RATE)
-            table.add_row(
+            out.add_row(
                 name, label, _number(found["auroc"]), _interval(found["auroc_ci"]), _number(found["ece"]),
                 f"{rate['error']:+.3f}", _number(rate["harm"]), _interval(rate["harm_ci"]),
             )  # fmt: skip
-    console.print(table)
+    console.print(out)
     if "misleading" not in report:
         return
-    table = Table(title="Misleading steps: AUROC, wrong ones accepted / right ones rejected", box=box.SIMPLE_HEAD)
-    table.add_column("score", no_wrap=True)
-    for manner in adversarial.MANNERS:
-        table.add_column(manner, justify="right")
+    out = table(
+        "Misleading steps: AUROC, wrong ones accepted / right ones rejected",
+        "score", *adversarial.MANNERS, breaking=adversarial.MANNERS,
+    )  # fmt: skip
     for name, manners in report["misleading"]["scores"].items():
         cells = [f"{_number(m['auroc'])}  {m['fooled']:.2f} / {m['refused']:.2f}" for m in manners.values()]
-        table.add_row(name, *cells)
-    console.print(table)
+        out.add_row(name, *cells)
+    console.print(out)
 
 
 def _number(value: float | None) -> str:

@@ -75,7 +75,7 @@ def compares(scorer: ScorerConfig) -> bool:
     if isinstance(scorer, JudgeConfig):
         template = scorer.template
         return template.score is None if isinstance(template, JudgeTemplateConfig) else template == "lookahead"
-    return scorer.kind in ("embedding", "equivalence")
+    return scorer.kind == "embedding"
 
 
 class Rescorer:
@@ -170,17 +170,29 @@ async def rescore(
     return [have[step.key] for step in steps]
 
 
+WHILE_WRITING = {
+    "equivalence": "'lookahead', and measure it by train_verifier.py --measure",
+    "policy": "the router 'policy', and measure it by train_policy.py --measure",
+    "token": "'token-router', 'segmenter' or as a unit of 'rsd'",
+}
+"""Kinds of scorers that read what only writing a step gives, and what they are for."""
+
+
 def scorers_of(config: PairConfig, names: Sequence[str] | None = None) -> dict[str, bool]:
-    """The pair's scorers (some of them), and whether each compares two steps.
+    """Some of the pair's scorers, and whether each compares two steps; all that score a step which is there already if
+    `names` is None.
 
     Raises:
-        ValueError: the pair has no such scorer.
+        ValueError: the pair has no such scorer, or it scores only while a step is written.
     """
     for name in names or ():
         if name not in config.scorers:
             have = ", ".join(config.scorers) or "none"
             raise ValueError(f"scorers: {name!r} is not one of the pair's ({have}); add it to the pair")
-    return {name: compares(config.scorers[name]) for name in names or config.scorers}
+        if (use := WHILE_WRITING.get(config.scorers[name].kind)) is not None:
+            raise ValueError(f"scorers: {name!r} reads what only writing a step gives; use it by {use}")
+    usable = names or [name for name, scorer in config.scorers.items() if scorer.kind not in WHILE_WRITING]
+    return {name: compares(config.scorers[name]) for name in usable}
 
 
 def columns(labels: Sequence[Label], reads: Sequence[Read]) -> dict[str, Scored]:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -14,6 +13,7 @@ from rich.table import Table
 from baton.check_pair.advice import Advice, Verdict
 from baton.check_pair.answers import Answers, Solved
 from baton.check_pair.formats import Formats
+from baton.tables import table
 
 SCHEMA = 1
 COLOURS = {Verdict.SUITS: "green", Verdict.DOUBTFUL: "yellow", Verdict.UNFIT: "red"}
@@ -58,15 +58,8 @@ def _warn(console: Console, lines: Sequence[str]) -> None:
         console.print(f"! {line}", markup=False, style="yellow")
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
-    for n, column in enumerate(columns):
-        table.add_column(column, justify="left" if n == 0 else "right")
-    return table
-
-
 def _formats(check: Check) -> Table:
-    table = _table(f"Pair {check.pair}", "", "target", "draft")
+    out = table(f"Pair {check.pair}", "", "target", "draft")
     target, draft, match = check.formats.target, check.formats.draft, check.formats.vocabulary
     for name, value in (
         ("model", lambda f: escape(f.model)),
@@ -81,17 +74,17 @@ def _formats(check: Check) -> Table:
         ("end of text, generation config", lambda f: escape(" ".join(f.end_of_text["generation_config"]) or "-")),
         ("context", lambda f: str(f.context or "-")),
     ):
-        table.add_row(name, value(target), value(draft))
+        out.add_row(name, value(target), value(draft))
     shared = "one, shared" if match.shared else f"two; {match.differing} ids differ"
-    table.add_row("vocabulary", shared, "")
-    return table
+    out.add_row("vocabulary", shared, "")
+    return out
 
 
 def _solved(answers: Answers) -> Table:
-    table = _table("Solved alone", "level", "n", "target", "draft", "95 %", "draft only", "95 %")
+    out = table("Solved alone", "level", "n", "target", "draft", "95 %", "draft only", "95 %")
     for level, s in (*answers.by_level.items(), ("all", answers.all)):
-        table.add_row(level, str(s.n), f"{s.target:.0%}", f"{s.draft:.0%}", *_last(s))
-    return table
+        out.add_row(level, str(s.n), f"{s.target:.0%}", f"{s.draft:.0%}", *_last(s))
+    return out
 
 
 def _last(s: Solved) -> tuple[str, str, str]:
@@ -99,7 +92,7 @@ def _last(s: Solved) -> tuple[str, str, str]:
 
 
 def _steps(answers: Answers) -> Table:
-    table = _table("Steps", "", "target", "draft")
+    out = table("Steps", "", "target", "draft")
     target, draft = answers.steps["target"], answers.steps["draft"]
     for name, field, form in (
         ("text in steps parted by blank lines", "in_steps", ".0%"),
@@ -110,13 +103,13 @@ def _steps(answers: Answers) -> Table:
         ("answers with \\boxed{}", "boxed", ".0%"),
         ("answers cut by the budget", "truncated", ".0%"),
     ):
-        table.add_row(name, format(getattr(target, field), form), format(getattr(draft, field), form))
-    return table
+        out.add_row(name, format(getattr(target, field), form), format(getattr(draft, field), form))
+    return out
 
 
 def _agreement(answers: Answers) -> Table:
     a = answers.agreement
-    table = _table("Would the draft have written it?", "", "value")
+    out = table("Would the draft have written it?", "", "value")
     rows = [
         (f"the same step ({a.steps} steps)", f"{a.same_step:.1%} {_interval(a.same_step_ci)}"),
         ("a step with the same first token", f"{a.same_first:.1%}"),
@@ -129,20 +122,19 @@ def _agreement(answers: Answers) -> Table:
         ("a target token costs draft tokens", f"{answers.cost_ratio:.1f}"),
     ]
     for row in rows:
-        table.add_row(*row)
-    return table
+        out.add_row(*row)
+    return out
 
 
 def _advice(advice: Sequence[Advice]) -> Table:
-    table = Table(title="Routers", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
-    for column in ("router", "", "because"):
-        table.add_column(column)
+    columns = ("router", "", "because")
+    out = table("Routers", *columns, words=columns)
     for verdict in Verdict:
         for a in advice:
             if a.verdict is verdict:
                 said = escape("; ".join(a.reasons) or "nothing speaks against it")
-                table.add_row(a.router, f"[{COLOURS[verdict]}]{verdict}[/]", said)
-    return table
+                out.add_row(a.router, f"[{COLOURS[verdict]}]{verdict}[/]", said)
+    return out
 
 
 def _yes(value: bool) -> str:

@@ -10,8 +10,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from baton.cli.input import PairOption, TaskOption, calibration_questions, changed, task_of
+from baton.cli.input import PairOption, TaskOption, calibration_questions, changed, resumable, task_of
 from baton.cli.output import bars
+from baton.tables import table
 
 if TYPE_CHECKING:
     from baton.calibrate.cues import Settings
@@ -51,7 +52,8 @@ def calibrate_cues(
         seed=seed,
         concurrency=concurrency,
     )
-    profile = asyncio.run(_profile(pair, settings, temperature, task, traces, work or out.with_suffix(".work")))
+    with resumable():
+        profile = asyncio.run(_profile(pair, settings, temperature, task, traces, work or out.with_suffix(".work")))
     console = Console()
     console.print(_table(profile))
     profile.save(out)
@@ -89,13 +91,11 @@ async def _profile(
 
 
 def _table(profile: CueProfile) -> Table:
-    table = Table(
-        title=f"Mean margin of the {profile.scored_by} after each cue; over all tokens {profile.global_mean:.3f}"
-    )
-    for column in ("cue", "seen", "mean", "95 % interval", "paper", "corrected"):
-        table.add_column(column, justify="left" if column == "cue" else "right", no_wrap=True)
-    if any(s.dropped for s in profile.statistics):
-        table.add_column("dropped")
+    dropped = ("dropped",) if any(s.dropped for s in profile.statistics) else ()
+    out = table(
+        f"Mean margin of the {profile.scored_by} after each cue; over all tokens {profile.global_mean:.3f}",
+        "cue", "seen", "mean", "95 % interval", "paper", "corrected", *dropped, words=("cue", "dropped"),
+    )  # fmt: skip
     for s in profile.statistics:
         row = [
             s.cue,
@@ -106,5 +106,5 @@ def _table(profile: CueProfile) -> Table:
             "✓" if s.selected_corrected else "",
             s.dropped,
         ]
-        table.add_row(*row[: len(table.columns)], style="bold" if s.cue in profile.cues else "dim")
-    return table
+        out.add_row(*row[: len(out.columns)], style="bold" if s.cue in profile.cues else "dim")
+    return out

@@ -63,8 +63,8 @@ def resumable() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        print("stopped: the same command goes on from here", file=sys.stderr)
-        raise
+        print("baton: interrupted; the same command goes on from there", file=sys.stderr)
+        raise typer.Exit(130) from None
 
 
 def knobs_of(pairs: list[str]) -> dict[str, Any]:

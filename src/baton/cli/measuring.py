@@ -11,8 +11,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from baton.cli.input import PairOption, TaskOption, calibration_questions, changed, knobs_of, task_of
+from baton.cli.input import PairOption, TaskOption, calibration_questions, changed, knobs_of, resumable, task_of
 from baton.cli.output import bars
+from baton.tables import table
 
 if TYPE_CHECKING:
     from baton.bench.speed import Speed
@@ -60,9 +61,7 @@ def bench(
 
 
 def _speed_table(speed: Speed, title: str, concurrency: int) -> Table:
-    table = Table(title=title)
-    table.add_column("figure")
-    table.add_column("value", justify="right")
+    out = table(title, "figure", "value")
     for name, value in (
         ("target alone, ms a token", f"{speed.target_s * 1e3:.2f}"),
         ("draft alone, ms a token", f"{speed.draft_s * 1e3:.2f}"),
@@ -75,8 +74,8 @@ def _speed_table(speed: Speed, title: str, concurrency: int) -> Table:
         *((f"{role}'s cache, MiB at most", f"{b / 2**20:.1f}") for role, b in speed.cache_peak_bytes.items()),
         ("process, MiB at most", f"{speed.process_bytes / 2**20:.0f}"),
     ):
-        table.add_row(name, value)
-    return table
+        out.add_row(name, value)
+    return out
 
 
 def check_pair(
@@ -121,7 +120,8 @@ def check_pair(
                 with bars(console) as report:
                     return await measure(loaded, asked, options, kept, report, concurrency)
 
-        answers = asyncio.run(measured())
+        with resumable():
+            answers = asyncio.run(measured())
     facts = Facts(config, formats, answers, options.sampling.temperature)
     check = Check(config.name, split, formats, answers, remarks_on(facts), advise(facts))
     out.parent.mkdir(parents=True, exist_ok=True)

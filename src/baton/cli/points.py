@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -22,6 +21,7 @@ from baton.cli.input import (
     task_of,
 )
 from baton.cli.output import bars
+from baton.tables import table
 
 if TYPE_CHECKING:
     from baton.calibrate.points import Asked, Points
@@ -150,14 +150,11 @@ SHORT = {"target_share": "share", "accept_rate": "rate"}
 def _points_table(points: Points) -> Table:
     from baton.calibrate.points import COSTS
 
-    table = Table(
-        title=f"{points.router}: {points.knob} on {len(points.questions)} questions of {points.split}",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-    )
     costs = [m for m in COSTS if any(p.asked.measure == m for p in points.points)]
-    for column in ("asked", points.knob, "share", "95 %", "accepts", "accuracy", "95 %", "tokens", *costs):
-        table.add_column(column, justify="left" if column == "asked" else "right", no_wrap=True)
+    out = table(
+        f"{points.router}: {points.knob} on {len(points.questions)} questions of {points.split}",
+        "asked", points.knob, "share", "95 %", "accepts", "accuracy", "95 %", "tokens", *costs,
+    )  # fmt: skip
     chosen = {p.found.value for p in points.points}
     rows = [
         (f"{SHORT.get(p.asked.measure, p.asked.measure)} {p.asked.value:g}{'' if p.reached else ' (nearest)'}", p.found)
@@ -167,8 +164,8 @@ def _points_table(points: Points) -> Table:
     for asked, e in rows:
         cells = (_number(e.accept_rate), _number(e.accuracy), _interval(e.accuracy_ci), f"{e.tokens:.0f}")
         share = (f"{e.value:.6g}", _number(e.target_share), _interval(e.target_share_ci))
-        table.add_row(asked, *share, *cells, *(f"{getattr(e, m):.4g}" for m in costs), style="bold" if asked else "dim")
-    return table
+        out.add_row(asked, *share, *cells, *(f"{getattr(e, m):.4g}" for m in costs), style="bold" if asked else "dim")
+    return out
 
 
 def _number(value: float | None) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from baton.cli.input import PairOption, changed, numbers
+from baton.cli.input import PairOption, changed, numbers, resumable
 from baton.cli.output import bars
 
 
@@ -20,7 +20,7 @@ def calibrate_reliability(
     ] = None,
     pair: PairOption = "nano",
     scorer: Annotated[
-        list[str] | None, typer.Option(help="One of the pair's scorers; repeatable; all if left out.")
+        list[str] | None, typer.Option(help="One of the pair's scorers; repeatable; all that can if left out.")
     ] = None,
     harm: Annotated[
         str, typer.Option(help="Limits on accepted harm that thresholds are found for.")
@@ -47,13 +47,16 @@ def calibrate_reliability(
     options = changed(pair_options(config), temperature, None)
     used = {name: config.scorers[name] for name in wanted.scorers}
     console, kept = Console(highlight=False), work or out.with_suffix(".work")
+    if scorer is None and (left_out := [name for name in config.scorers if name not in used]):
+        console.print(f"left out, as they score only while a step is written: {', '.join(left_out)}", soft_wrap=True)
 
     async def measured() -> dict[str, Any]:
         async with Pair.load(config.model_copy(update={"scorers": used}), base) as loaded:
             with bars(console) as report:
                 return await gates.measure(loaded, config, base, wanted, options, kept, concurrency, report)
 
-    found = asyncio.run(measured())
+    with resumable():
+        found = asyncio.run(measured())
     out.parent.mkdir(parents=True, exist_ok=True)
     write_json(out, found)
     gates.show(found, console)

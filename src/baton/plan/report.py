@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -12,6 +11,7 @@ from baton.plan.advice import GateRow, LookaheadRow, Plan
 from baton.plan.needs import Needs
 from baton.plan.simulate import simulate_lookahead
 from baton.plan.theory import Lookahead, Mode, lookahead
+from baton.tables import table
 
 PLOTTED = (0.3, 0.5, 0.63, 0.8)
 """Acceptances drawn beside the pair's own."""
@@ -60,31 +60,23 @@ def show_needs(needs: Needs, console: Console) -> None:
         f"[bold]{needs.recipe}[/]: {needs.answers} answers an arm, {needs.tokens:.0f} tokens each as expected (budget "
         f"{needs.budget}), {needs.at_once} at once, GPUs: {needs.gpus}"
     )
-    table = _table("Expected of an arm", "", "1 at once, s", f"{needs.at_once} at once, s", "GPU hours")
+    out = table("Expected of an arm", "", "1 at once, s", f"{needs.at_once} at once, s", "GPU hours")
     for row in needs.latencies:
-        table.add_row(row.arm, f"{row.one_s:.1f}", f"{row.many_s:.1f}", f"{row.gpu_hours:.2f}")
-    console.print(table)
-    table = _table("Memory", "", "weights, GB", "cache, GB", "tokens", "answers of the whole budget")
+        out.add_row(row.arm, f"{row.one_s:.1f}", f"{row.many_s:.1f}", f"{row.gpu_hours:.2f}")
+    console.print(out)
+    out = table("Memory", "", "weights, GB", "cache, GB", "tokens", "answers of the whole budget")
     for fit in needs.fits:
         tokens = "" if fit.tokens is None else f"{fit.tokens:,.0f}"
         answers = "" if fit.answers is None else f"{fit.answers:.1f}"
         cache = f"{fit.cache / 1e9:.1f}" if fit.cache > 0 else "does not fit"
-        table.add_row(fit.role, f"{fit.weights / 1e9:.1f}", cache, tokens, answers)
-    console.print(table)
-
-
-def _table(title: str, first: str, *others: str) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column(first, no_wrap=True)
-    for name in others:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
+        out.add_row(fit.role, f"{fit.weights / 1e9:.1f}", cache, tokens, answers)
+    console.print(out)
 
 
 def _lookahead_table(rows: list[LookaheadRow], title: str) -> Table:
-    table = _table(title, "", "k", "slots", "closed", "drawn", "equal", "given", "differs", "late", "sampled")
+    out = table(title, "", "k", "slots", "closed", "drawn", "equal", "given", "differs", "late", "sampled")
     for r in rows:
-        table.add_row(
+        out.add_row(
             r.mode if r.k > 1 else "target alone",
             str(r.k),
             str(r.slots),
@@ -96,22 +88,22 @@ def _lookahead_table(rows: list[LookaheadRow], title: str) -> Table:
             f"{r.simulated.late:.1%}",
             f"{r.simulated.target_work:.2f}",
         )
-    return table
+    return out
 
 
 def _cause_table(plan: Plan) -> Table:
-    table = _table("Why theory and simulation differ there", "one assumption after another", "speed-up", "differs")
+    out = table("Why theory and simulation differ there", "one assumption after another", "speed-up", "differs")
     for cause in plan.causes:
-        table.add_row(cause.assumption, f"{cause.speedup:.3f}", f"{cause.speedup / plan.best.closed - 1:+.1%}")
-    return table
+        out.add_row(cause.assumption, f"{cause.speedup:.3f}", f"{cause.speedup / plan.best.closed - 1:+.1%}")
+    return out
 
 
 def _gate_table(rows: list[GateRow]) -> Table:
     title = "Gating: speed-up over the target alone; FLOPs over its FLOPs"
-    table = _table(title, "", "closed", "drawn", "given", "differs", "even at", "wasted", "decode", "prefill")
+    out = table(title, "", "closed", "drawn", "given", "differs", "even at", "wasted", "decode", "prefill")
     for row in rows:
         flops = row.simulated.flops
-        table.add_row(
+        out.add_row(
             "optimistic" if row.optimistic else "sequential",
             f"{row.closed.speedup:.3f}",
             f"{row.monte_carlo.speedup:.3f}",
@@ -122,15 +114,15 @@ def _gate_table(rows: list[GateRow]) -> Table:
             f"{flops.decode / flops.target_only:.2f}" if flops else "-",
             f"{flops.prefill / flops.target_only:.2f}" if flops else "-",
         )
-    return table
+    return out
 
 
 def _choice_table(plan: Plan) -> Table:
-    table = _table("Gates on the given scores (optimistic)", "gate", "accepts", "speed-up", "why")
+    out = table("Gates on the given scores (optimistic)", "gate", "accepts", "speed-up", "why")
     for c in plan.choices:
         knobs = ", ".join(f"{k} {v:.3g}" for k, v in c.knobs.items())
-        table.add_row(f"{c.gate} {knobs}".strip(), f"{c.accepts:.0%}", f"{c.speedup:.3f}", c.why)
-    return table
+        out.add_row(f"{c.gate} {knobs}".strip(), f"{c.accepts:.0%}", f"{c.speedup:.3f}", c.why)
+    return out
 
 
 def check_image(path: Path) -> None:

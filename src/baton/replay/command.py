@@ -39,6 +39,7 @@ def replay_command(
     ] = None,
 ) -> None:
     """Time a schedule of segments, token for token: relayed, by the target alone, and by the target cut alike."""
+    from baton.cli.input import resumable
     from baton.config import load_pair
     from baton.replay.published import load_schedule
     from baton.replay.results import Results
@@ -55,7 +56,8 @@ def replay_command(
     results = Results(out, about)
     if profile is not None and 1 not in shared and not results.at(1, "draft"):
         raise ValueError("--profile: it takes one answer at a time, by each model; add 1 to --at-once and --sharing")
-    _run(_measured(config, pair, results, planned, loads, shared, answers, turns, prefix), config)
+    with resumable():
+        _run(_measured(config, pair, results, planned, loads, shared, answers, turns, prefix), config)
     for row in results.summary():
         print(json.dumps(row))
     if profile is not None:

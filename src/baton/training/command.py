@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from baton import routers
 from baton.bench import environment, tasks
@@ -30,6 +28,7 @@ from baton.config import (
 from baton.engines.chat import load_tokenizer
 from baton.generation import knobs
 from baton.pair import Pair
+from baton.tables import table
 from baton.training import labels, published, rollouts
 from baton.training.published import Published
 from baton.training.rollouts import Outcome, Settings
@@ -140,9 +139,7 @@ def show(outcome: Outcome, console: Console) -> None:
     """How often the draft's step was the better one, and how often it did harm."""
     figures = labels.summary(outcome.labels)
     states, steps, interval = figures["states"], figures["draft's step"], figures["harm_ci"]
-    table = Table(title=f"{states} states of {figures['questions']} questions", box=box.SIMPLE_HEAD)
-    table.add_column("")
-    table.add_column("", justify="right")
+    out = table(f"{states} states of {figures['questions']} questions", "figure", "value")
     share = (lambda count: f"{count} ({count / states:.1%})") if states else str
     rows = [
         ("both write the same step", share(figures["same step"])),
@@ -159,5 +156,5 @@ def show(outcome: Outcome, console: Console) -> None:
         ("states at which a model failed", str(outcome.failed)),
     ]
     for row in rows:
-        table.add_row(*row)
-    console.print(table)
+        out.add_row(*row)
+    console.print(out)
