@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForTokenClassification, Trainer, set_seed
 
-from baton.records import appendable, write_line
+from baton.records import Lines
 from baton.training.config import StepTraining, Training, check_launch, divide
 from baton.training.examples import Example, Step
 from baton.training.trainer import StepTrainer, padded
@@ -158,8 +158,8 @@ def main() -> None:
     found = measure(asked)
     if int(torch.distributed.get_rank() if torch.distributed.is_initialized() else 0) == 0:
         asked.out.parent.mkdir(parents=True, exist_ok=True)
-        with appendable(asked.out) as out:
-            write_line(out, json.dumps(found))
+        with Lines(asked.out) as out:
+            out.append(json.dumps(found))
         print(json.dumps(found), flush=True)
 
 

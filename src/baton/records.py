@@ -1,4 +1,4 @@
-"""Files of lines that survive a kill: each line is flushed as it is written, and a torn last one is cut off."""
+"""Files of lines and of settings that survive a kill and a full disk, and what is said of damaged ones."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -82,34 +83,75 @@ def locked(path: Path) -> IO[str]:
     return lock
 
 
-def appendable(path: Path) -> IO[str]:
-    """Opens a file of lines at its end, without the unfinished line that a kill may have left there."""
-    with path.open("ab+") as file:
-        size = end = file.seek(0, os.SEEK_END)
+@contextmanager
+def naming(file: Path) -> Iterator[None]:
+    """Names the file in an error of the system, which says of writing only that there is no room."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None or error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(file)) from None
+
+
+class Lines:
+    """A file that lines are added to, each of them there whole or not at all: also after a kill, or on a full disk."""
+
+    def __init__(self, path: Path, anew: bool = False):
+        """Opens the file at its end, without the unfinished line that a kill may have left; `anew` empties it.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
+        self.path = path
+        # Unbuffered: a line that found no room must not be written later, behind others.
+        self._file = path.open("wb+" if anew else "ab+", buffering=0)
+        self._file.truncate(self._whole())
+
+    def append(self, line: str) -> None:
+        """Adds a line that a kill right afterwards does not lose.
+
+        Raises:
+            OSError: there is no room for it; the file is as it was.
+        """
+        end = self._file.seek(0, os.SEEK_END)
+        left = memoryview(f"{line}\n".encode())
+        with naming(self.path):
+            try:
+                while left:
+                    left = left[self._file.write(left) :]
+            except OSError:
+                self._file.truncate(end)
+                raise
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _whole(self) -> int:
+        """Bytes up to the end of the last whole line."""
+        end = self._file.seek(0, os.SEEK_END)
         while end:
             start = max(0, end - (1 << 16))
-            file.seek(start)
-            newline = file.read(end - start).rfind(b"\n")
+            self._file.seek(start)
+            newline = self._file.read(end - start).rfind(b"\n")
             if newline >= 0:
-                end = start + newline + 1
-                break
+                return start + newline + 1
             end = start
-        if end < size:
-            file.truncate(end)
-    return path.open("a", encoding="utf-8")
-
-
-def write_line(file: IO[str], line: str) -> None:
-    """Appends a line that a kill right afterwards does not lose."""
-    file.write(line + "\n")
-    file.flush()
+        return 0
 
 
 def write_json(path: Path, data: Any) -> None:
     """Writes a file that is there whole or not at all."""
     part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    part.replace(path)
+    with naming(path):
+        part.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        part.replace(path)
 
 
 def read_json(file: Path, remedy: str) -> Any:

@@ -10,7 +10,7 @@ import pytest
 from baton.boundary import STEP
 from baton.config import ConfigError
 from baton.plan.costs import Acceptance, Costs, Lengths, ModelCosts, decided, load_costs, read_runs, step_lengths
-from baton.records import write_line
+from baton.records import Lines
 from baton.trace import Decision, Role, Segment, Trace
 
 
@@ -93,14 +93,14 @@ def test_runs_are_read_from_text_and_from_traces(tmp_path):
         with pytest.raises(ValueError, match=f"line 1: '{re.escape(wrong)}' is no run; write 1"):
             read_runs(text)
     traces = tmp_path / "traces.jsonl"
-    with traces.open("w") as file:
-        write_line(file, gated().dumps())
+    with Lines(traces, anew=True) as file:
+        file.append(gated().dumps())
     assert read_runs(traces) == [[True, False, True]]
 
 
 def test_a_file_of_costs_names_other_files(tmp_path):
-    with (tmp_path / "traces.jsonl").open("w") as file:
-        write_line(file, gated().dumps())
+    with Lines(tmp_path / "traces.jsonl", anew=True) as file:
+        file.append(gated().dumps())
     costs = tmp_path / "costs.yaml"
     costs.write_text(
         "target: {token_s: 0.02, tokens: {traces: traces.jsonl}, slowdown: {1: 1, 4: 1.3}}\n"

@@ -20,7 +20,7 @@ from baton.bench.metrics import Key
 from baton.config import ConfigError
 from baton.engines.base import EngineError
 from baton.generation import RouterError
-from baton.records import appendable, differences, locked, read_json, read_traces, settle, write_json, write_line
+from baton.records import Lines, differences, locked, naming, read_json, read_traces, settle, write_json
 from baton.trace import Trace
 
 RESERVE_BYTES = 4 << 20
@@ -47,14 +47,14 @@ class RunFolder:
         try:
             self._hold_room()
             self._settle(asked)
-            self._traces = appendable(path / "traces.jsonl")
-            self._failures = appendable(path / "failures.jsonl")
+            self._traces = Lines(path / "traces.jsonl")
+            self._failures = Lines(path / "failures.jsonl")
         except BaseException:
             self._reserve.unlink(missing_ok=True)
             self._lock.close()
             raise
-        with (path / "environment.jsonl").open("a", encoding="utf-8") as starts:
-            starts.write(json.dumps(environment) + "\n")
+        with Lines(path / "environment.jsonl") as starts:
+            starts.append(json.dumps(environment))
 
     def _settle(self, asked: Mapping[str, Any]) -> None:
         try:
@@ -64,7 +64,7 @@ class RunFolder:
 
     def _hold_room(self) -> None:
         """Takes disk space that closing gives back, so that a run which fills the disk can still write its report."""
-        with self._reserve.open("wb") as file:
+        with naming(self._reserve), self._reserve.open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
 
     def done(self) -> dict[Key, Grade]:
@@ -87,14 +87,13 @@ class RunFolder:
         write_json(self.path / SHARES, {**self.shares(), label: share})
 
     def append(self, trace: Trace) -> None:
-        write_line(self._traces, trace.dumps())
+        self._traces.append(trace.dumps())
 
     def fail(self, key: Key, attempt: int, error: Exception) -> None:
         """Records a failed attempt."""
-        write_line(self._failures, failure(key, attempt, error))
+        self._failures.append(failure(key, attempt, error))
 
     def close(self) -> None:
-        # First: on a full disk the unfinished line finds room then.
         self._reserve.unlink(missing_ok=True)
         self._traces.close()
         self._failures.close()
@@ -135,7 +134,7 @@ def merge(out: Path, shards: Sequence[Path]) -> tuple[int, dict[str, int]]:
     seen: set[Key] = set()
     left_out: Counter[str] = Counter()
     # Anew: an earlier merge may have been cut off.
-    with (out / "traces.jsonl").open("w", encoding="utf-8") as file:
+    with Lines(out / "traces.jsonl", anew=True) as file:
         for shard in shards:
             mine = _shares(shard)
             others = {arm for arm, of in takes.items() if mine.get(of) != shares.get(of)}
@@ -145,7 +144,7 @@ def merge(out: Path, shards: Sequence[Path]) -> tuple[int, dict[str, int]]:
                     left_out[key[1]] += 1
                 elif key not in seen:
                     seen.add(key)
-                    write_line(file, trace.dumps())
+                    file.append(trace.dumps())
     for name in ("environment.jsonl", "failures.jsonl"):
         lines = "".join((shard / name).read_text(encoding="utf-8") for shard in shards if (shard / name).exists())
         (out / name).write_text(lines, encoding="utf-8")

@@ -22,7 +22,7 @@ from baton.bench.metrics import FAILED_LIMIT, baseline_label
 from baton.bench.tasks import Question
 from baton.bench.under_load import LoadedAnswer, answered_rate
 from baton.config import ConfigError, LoadConfig, LoadPointConfig
-from baton.records import read_traces, write_json, write_line
+from baton.records import Lines, read_traces, write_json
 from baton.trace import Trace
 
 RAMP_REQUESTS = 24
@@ -71,9 +71,9 @@ class Cells:
         path = self.path(load, label)
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(".part")
-        with part.open("w", encoding="utf-8") as file:
+        with Lines(part, anew=True) as file:
             for trace in traces:
-                write_line(file, trace.dumps())
+                file.append(trace.dumps())
         part.replace(path)
 
     def capacity(self) -> float | None:

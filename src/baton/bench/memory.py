@@ -43,7 +43,7 @@ from baton.config import (
 )
 from baton.generation import Router, generate
 from baton.pair import Pair, Pairs
-from baton.records import appendable, read_traces, write_json, write_line
+from baton.records import Lines, read_traces, write_json
 from baton.tables import table
 from baton.trace import Role, Trace
 
@@ -270,15 +270,15 @@ class _Trial:
             peak = {str(role): engine.metrics()["cache_bytes_peak"] for role, engine in pair.engines.items()}
         finally:
             await pair.close()
-        with appendable(self.out.parent / "failures.jsonl") as failures:
+        with Lines(self.out.parent / "failures.jsonl") as failures:
             for question, error in loop.failed:
-                write_line(failures, failure((MEMORY, label, question.id, 0), 0, error))
+                failures.append(failure((MEMORY, label, question.id, 0), 0, error))
         if len(loop.failed) > FAILED_LIMIT * len(self.questions):
             self.lost[label] = len(loop.failed)
             return
-        with self._file(label, ".jsonl").open("w", encoding="utf-8") as file:
+        with Lines(self._file(label, ".jsonl"), anew=True) as file:
             for _, trace in loop.answered:
-                write_line(file, trace.dumps())
+                file.append(trace.dumps())
         # Last: an arm without it is measured again.
         write_json(
             done,

@@ -35,7 +35,7 @@ from baton.config import (
     Recipe,
 )
 from baton.pair import Pairs
-from baton.records import write_json
+from baton.records import Lines, write_json
 from baton.trace import Role
 from baton.training.labels import load_labels
 
@@ -143,7 +143,7 @@ def _write_results(
     models = {c.label: pairs.speculating(speculating(recipe, c.config)).architectures for c in contestants}
     gates = LabelledGates(load_labels(recipe.base / config.labels)) if config.labels else None
     part = folder.path / "answers.jsonl.part"
-    with part.open("w", encoding="utf-8") as answers:
+    with Lines(part, anew=True) as answers:
         for trace in folder.traces():
             record = metrics.record(trace, models.get(metrics.key(trace)[1]))
             run.add(record)
@@ -151,7 +151,7 @@ def _write_results(
             if gates is not None and record.key[0] == QUALITY:
                 gates.add(record.key[1], trace)
             if record.key[0] != CALIBRATION:
-                answers.write(json.dumps(metrics.answer_row(trace, record), ensure_ascii=False) + "\n")
+                answers.append(json.dumps(metrics.answer_row(trace, record), ensure_ascii=False))
     part.replace(folder.path / "answers.jsonl")
     results = metrics.results(run, _header(recipe, asked, shares, points, metrics.clients(run)))
     if gates is not None:

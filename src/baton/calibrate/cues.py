@@ -28,7 +28,7 @@ from baton.calibrate.profile import CueProfile, CueStatistics
 from baton.calibrate.work import Progress, Question, token_scores
 from baton.generation import Options
 from baton.pair import Pair
-from baton.records import appendable, read_records, write_line
+from baton.records import Lines, read_records
 from baton.routers.target import Target
 from baton.trace import Phase, Role, Segment, Trace
 
@@ -195,7 +195,7 @@ async def score_margins(
     pair: Pair, traces: Sequence[Trace], settings: Settings, options: Options, store: Path, progress: Progress
 ) -> list[Margins]:
     """Margins of every thinking token of `traces`, appended to `store` as they finish."""
-    file = appendable(store)
+    file = Lines(store)
     have = {m.trace: m for m in read_records(store, lambda row: Margins(**row), "margins")}
     missing = [t for t in traces if _key(t) not in have]
     progress("margins", len(traces) - len(missing), len(traces))
@@ -203,7 +203,7 @@ async def score_margins(
     async def one(trace: Trace) -> None:
         margins = await _score(pair, trace, settings.roles, options)
         have[margins.trace] = margins
-        write_line(file, json.dumps(asdict(margins), ensure_ascii=False))
+        file.append(json.dumps(asdict(margins), ensure_ascii=False))
         progress("margins", len(have), len(traces))
 
     with file:

@@ -21,7 +21,7 @@ from baton.config import JudgeConfig, JudgeTemplateConfig, PairConfig, ScorerCon
 from baton.engines.base import TokenScore, UnsupportedError
 from baton.generation import Generation, Options, RouterError, generate
 from baton.pair import Pair
-from baton.records import appendable, read_records, write_line
+from baton.records import Lines, read_records
 from baton.scorers.confidence import Statistic, statistic_of
 from baton.trace import Role, Segment
 from baton.training.labels import Label
@@ -146,7 +146,7 @@ async def rescore(
         ValueError: the store holds other scores.
         EngineError, RouterError: a scorer failed; scores before are stored.
     """
-    file = appendable(store)
+    file = Lines(store)
     have = {read.key: read for read in read_records(store, lambda row: Read(**row), "score")}
     for read in have.values():
         if missing := set(scorers) - set(read.scores) - {name for name, comparing in scorers.items() if comparing}:
@@ -161,7 +161,7 @@ async def rescore(
         await generate(pair, router, step.question_text, options=options, question_id=step.question)
         assert router.read is not None
         have[step.key] = router.read
-        write_line(file, json.dumps(asdict(router.read), ensure_ascii=False))
+        file.append(json.dumps(asdict(router.read), ensure_ascii=False))
         done += 1
         progress(stage, done, len(steps))
 

@@ -11,7 +11,7 @@ from baton.engines.base import Engine, EngineError, Prefix, TokenScore
 from baton.failures import first_failure
 from baton.generation import Options, Router, generate
 from baton.pair import Pair
-from baton.records import appendable, locked, read_traces, settle, write_line
+from baton.records import Lines, locked, read_traces, settle
 from baton.trace import Trace
 
 T = TypeVar("T")
@@ -86,7 +86,7 @@ async def collect(
         EngineError, RouterError: an answer failed; those before it are stored.
     """
     have: dict[tuple[str, int], Trace] = {}
-    file = appendable(store)
+    file = Lines(store)
     have.update({(t.question, t.sample): t for t in read_traces(store)})
     wanted = [(q, s) for q in questions for s in range(samples)]
     for q, s in wanted:
@@ -103,7 +103,7 @@ async def collect(
         if finish is not None:
             await finish(question, trace)
         have[question.id, sample] = trace
-        write_line(file, trace.dumps())
+        file.append(trace.dumps())
         done += 1
         progress(stage, done, len(wanted))
 

@@ -19,7 +19,7 @@ from baton.boundary import STEP, Cap
 from baton.calibrate.work import Progress, collect, each, token_scores
 from baton.generation import Generation, Options, generate
 from baton.pair import Pair
-from baton.records import appendable, read_records, write_line
+from baton.records import Lines, read_records
 from baton.routers.draft import Draft
 from baton.routers.target import Target
 from baton.trace import Kind, Phase, Role, Segment, Trace
@@ -217,7 +217,7 @@ async def _token_scores(
     pair: Pair, traces: Sequence[Trace], options: Options, store: Path, progress: Progress, concurrency: int
 ) -> list[dict[str, Any]]:
     """How the draft sees the tokens that the target wrote, a row for each answer."""
-    file = appendable(store)
+    file = Lines(store)
     have = dict(read_records(store, lambda row: (row["question"], row), "answer's tokens"))
     missing = [t for t in traces if t.question not in have]
     progress("tokens", len(have), len(traces))
@@ -234,7 +234,7 @@ async def _token_scores(
             "nats": -sum(s.logprob for s in scores),
         }  # fmt: skip
         have[trace.question] = row
-        write_line(file, json.dumps(row))
+        file.append(json.dumps(row))
         progress("tokens", len(have), len(traces))
 
     with file:

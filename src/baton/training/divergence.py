@@ -24,7 +24,7 @@ from baton.calibrate.work import Progress, claim, each
 from baton.config import load_divergence_recipe, pair_options
 from baton.generation import Generation, Options, RouterError, generate
 from baton.pair import Pair
-from baton.records import appendable, read_lines, write_line
+from baton.records import Lines, read_lines
 from baton.routers.units import UNITS
 from baton.scorers.base import together
 from baton.trace import Segment
@@ -147,7 +147,7 @@ async def label(
         known = ", ".join([*pair.scorers, EXACT])
         raise ValueError(f"judge: {settings.judge!r} is no scorer of the pair; use one of {known}")
     file.parent.mkdir(parents=True, exist_ok=True)
-    out = appendable(file)
+    out = Lines(file)
     have = {row["question"] for row in read_lines(file)}
     missing = [q for q in questions if q.id not in have]
     done = len(questions) - len(missing)
@@ -163,7 +163,7 @@ async def label(
             trace = await generate(pair, follower, question.question, options=options, question_id=question.id)
             columns = [list(column) for column in zip(*follower.found, strict=True)] or [[], [], []]
             row = asdict(Divergence(question.id, trace.prompts["draft"], answer.ids, *columns))
-        write_line(out, json.dumps(row))
+        out.append(json.dumps(row))
         done += 1
         progress("answers", done, len(questions))
 

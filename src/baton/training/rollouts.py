@@ -26,7 +26,7 @@ from baton.calibrate.work import ATTEMPTS, Progress, claim, collect, each
 from baton.engines.base import EngineError
 from baton.generation import Generation, Options, Router, RouterError, generate
 from baton.pair import Pair
-from baton.records import appendable, read_json, read_records, write_json, write_line
+from baton.records import Lines, read_json, read_records, write_json
 from baton.scorers.base import together
 from baton.trace import Kind, Phase, Role, Segment, Trace
 from baton.training.labels import Label, from_rows, standard_error, success_rate
@@ -339,7 +339,7 @@ async def _label_all(
     visited_by: str, continue_by: Router | None,
 ) -> int:  # fmt: skip
     """Labels the states that are not stored yet; returns at how many a model failed."""
-    file, failures = appendable(folder / STATES), appendable(folder / FAILURES)
+    file, failures = Lines(folder / STATES), Lines(folder / FAILURES)
     have = set(_rows(folder))
     missing = [s for s in states if s.key not in have]
     done, failed = len(states) - len(missing), 0
@@ -353,10 +353,10 @@ async def _label_all(
         except (EngineError, RouterError) as error:
             failed += 1
             line = {"state": state.key, "error": f"{type(error).__name__}: {error}", "time": time.time()}
-            write_line(failures, json.dumps(line))
+            failures.append(json.dumps(line))
             return
         row = {"question": state.question.id, "sample": state.sample, "state": state.number, "empty": True}
-        write_line(file, json.dumps(row if label is None else asdict(label), ensure_ascii=False))
+        file.append(json.dumps(row if label is None else asdict(label), ensure_ascii=False))
         done += 1
         progress("states", done, len(states))
 
