@@ -26,12 +26,14 @@ import numpy as np
 import yaml
 
 from baton import nano
+from baton.cli.input import numbers
 from baton.records import write_json
 from baton.training.examples import Rules, read_examples, split
 from baton.training.export import prm_scores
 from baton.training.labels import Label, load_labels, save_labels, standard_error, success_rate
 from baton.training.metrics import auc, curve_area, harm_curve
 from baton.training.prm import load_tokenizer
+from baton.user_errors import checked
 from baton.vocabulary import Vocabulary
 
 HERE = Path(__file__).parent.parent
@@ -80,6 +82,8 @@ def train(variant: Variant, labels: Sequence[Label], out: Path, more: Sequence[s
         "--development", "0", "--report_to", "none", *more,
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=HERE)
+    if done.returncode == 2:
+        raise ValueError(f"{variant.name}: {done.stderr.strip().splitlines()[-1]}")
     if done.returncode:
         raise RuntimeError(f"{variant.name}: training failed: {done.stderr[-500:]}")
     return folder
@@ -126,6 +130,7 @@ def recipe(variants: Sequence[Variant], out: Path) -> None:
     (out / "table.yaml").write_text(yaml.safe_dump(table, sort_keys=False))
 
 
+@checked()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("labels", type=Path, help="label set of which every step has all its continuations")
@@ -134,7 +139,7 @@ def main() -> None:
     parser.add_argument("--n", default="2,8,16")
     parser.add_argument("--jobs", type=int, default=4, help="trainings at once")
     asked, more = parser.parse_known_args()
-    counts = [int(n) for n in asked.n.split(",")]
+    counts = numbers("--n", asked.n, int)
     variants = [Variant(*v) for v in product(asked.sizes.split(","), counts, ("soft", "hard"))]
     labels = load_labels(asked.labels)
     asked.out.mkdir(parents=True, exist_ok=True)

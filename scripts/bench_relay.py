@@ -49,6 +49,7 @@ from baton.replay.schedule import Schedule
 from baton.replay.turn import ARMS, FOLLOWING, SHARING, Arm, Replayer
 from baton.replay.weightless import SHAPES, Weightless
 from baton.trace import Role
+from baton.user_errors import checked
 
 SCHEDULE = Path(__file__).parent.parent / "benchmarks" / "relay" / "schedule.json"
 """RelayGen's."""
@@ -260,6 +261,7 @@ def measurement(asked: argparse.Namespace, schedule: Schedule, max_batch: int, p
     return Measurement(asked, schedule, Results(asked.out, about, arms(asked)), probes)
 
 
+@checked()
 def main() -> int:
     wanted = arguments(sys.argv[1:])
     schedules = [load_schedule(asked.schedule) for asked in wanted]

@@ -30,6 +30,7 @@ from baton.records import Lines
 from baton.training.config import StepTraining, Training, check_launch, divide
 from baton.training.examples import Example, Step
 from baton.training.trainer import StepTrainer, padded
+from baton.user_errors import checked
 
 SHAPE = Path(__file__).parent.parent / "recipes" / "qwen3-32b-1.7b" / "train" / "draft-shape.json"
 SPREAD = 0.6
@@ -121,6 +122,8 @@ def measure(asked: argparse.Namespace) -> dict[str, Any]:
     training.mixed_precision = "bf16" if training.bf16 else "no"
     divide(training, asked.batch, asked.processes)
     set_seed(0)
+    if not asked.shape.is_file():
+        raise ValueError(f"--shape: {asked.shape}: there is no such file; give the config.json of a model")
     config = AutoConfig.from_pretrained(asked.shape)
     config.num_labels, config.use_cache, config.classifier_dropout = (1 if asked.arm == "baton" else 2), False, 0.0
     model = AutoModelForTokenClassification.from_config(config, dtype=torch.float32)
@@ -153,6 +156,7 @@ def figures(asked: argparse.Namespace, training: Training, trainer: Counted, end
     }  # fmt: skip
 
 
+@checked()
 def main() -> None:
     asked = arguments()
     found = measure(asked)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import json
 import statistics
 import tempfile
 from pathlib import Path
@@ -29,9 +28,10 @@ from baton.records import write_json
 from baton.replay.matrix import Matrix
 from baton.replay.profile import profile
 from baton.replay.published import load_schedule
-from baton.replay.results import Results, p50
+from baton.replay.results import Results, p50, read_replay
 from baton.replay.schedule import Schedule
 from baton.replay.turn import ARMS, FOLLOWING, Arm, Load, Replayer
+from baton.user_errors import checked
 
 
 def replayed(costs: Costs, schedule: Schedule, measured: Results, file: Path) -> Results:
@@ -61,6 +61,7 @@ def profiled(measured: Results, schedule: Schedule, file: Path) -> Costs:
     return Costs.model_validate(given)
 
 
+@checked()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path, help="of scripts/bench_relay.py or `baton replay`")
@@ -70,9 +71,9 @@ def main() -> None:
     costs.add_argument("--given", type=Path, help="costs measured before, in place of those that these results hold")
     parser.add_argument("--out", type=Path, required=True, help="ratios to write")
     asked = parser.parse_args()
-    written = json.loads(asked.results.read_text())
+    written = read_replay(asked.results)
     about = written["about"]
-    had = {turn["arm"] for turn in written["turns"]}
+    had = {turn.arm for turn in written["turns"]}
     measured = Results(asked.results, about, [arm for arm in dict.fromkeys((*ARMS, *FOLLOWING)) if arm in had])
     beside = asked.schedule or asked.results.parent / about["schedule"]
     schedule = load_schedule(beside if beside.is_file() else about["schedule"])

@@ -34,6 +34,7 @@ from baton.bench.runner import compare
 from baton.bench.terminal import Progress
 from baton.config import load_recipe
 from baton.records import write_json
+from baton.user_errors import checked
 
 TOKENS = 12
 """Of an answer."""
@@ -132,6 +133,7 @@ def by_guidellm(command: Path, url: str, requests: int, concurrency: int) -> dic
     }
 
 
+@checked()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--guidellm", type=Path, default=Path("guidellm"))

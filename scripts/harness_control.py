@@ -25,6 +25,7 @@ from baton.bench.metrics import QUALITY, Arm, Run
 from baton.bench.power import ALPHA, Design
 from baton.records import write_json
 from baton.trace import Trace
+from baton.user_errors import checked
 
 Array = npt.NDArray[np.float64]
 
@@ -137,6 +138,7 @@ def control(scene: Scene, comparisons: int, seed: int = 0) -> dict[str, Any]:
     }
 
 
+@checked()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--comparisons", type=int, default=200)

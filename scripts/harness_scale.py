@@ -19,6 +19,7 @@ from baton.bench.metrics import LATENCY, QUALITY, Arm, Run
 from baton.flops import Architecture
 from baton.records import read_traces, write_json
 from baton.trace import Decision, Role, Segment, Trace
+from baton.user_errors import checked
 
 MODELS = {"target": Architecture(1e9, body=9e8, head=1e8, attention=1e5), "draft": Architecture(1e8, body=1e8)}
 SEGMENTS = 12
@@ -55,6 +56,7 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+@checked()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--questions", type=int, default=5000)

@@ -40,8 +40,9 @@ from baton.bench.runner import compare
 from baton.bench.statistics import percentile_interval
 from baton.bench.terminal import Progress
 from baton.config import load_recipe
-from baton.records import write_json
+from baton.records import read_json, write_json
 from baton.trace import Kind, Role, Segment, Trace
+from baton.user_errors import checked
 
 SPEEDUPS_EVERY = 10
 """Runs of which one is asked for its intervals of speed-ups: their bootstraps would take hours for all."""
@@ -325,6 +326,7 @@ def _sojourns(load: float, requests: int, rng: np.random.Generator, spread: floa
     return out
 
 
+@checked()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=2000, help="simulated runs a setting")
@@ -333,7 +335,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=200_000, help="of each queue")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/harness-truth/results.json"))
     given = parser.parse_args()
-    out: dict[str, Any] = json.loads(given.out.read_text()) if given.out.exists() else {}
+    out: dict[str, Any] = read_json(given.out, "remove it") if given.out.exists() else {}
     given.out.parent.mkdir(parents=True, exist_ok=True)
 
     def keep(study: str, name: str, result: dict[str, Any]) -> None:

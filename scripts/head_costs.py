@@ -20,6 +20,7 @@ from baton.generation import generate
 from baton.nano import problems
 from baton.pair import Pair
 from baton.scorers.base import TokenReader
+from baton.user_errors import checked
 
 ARMS: dict[str, tuple[str, dict[str, Any]]] = {
     "resident": ("rsd", {"scorer": "resident", "threshold": 0.9}),
@@ -77,6 +78,7 @@ async def measure(questions: int) -> None:
         await pair.close()
 
 
+@checked()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--questions", type=int, default=12)

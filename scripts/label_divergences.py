@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from baton.training.divergence import label_recipe
+from baton.user_errors import checked
 
 
 def told(stage: str, done: int, total: int) -> None:
@@ -17,6 +18,7 @@ def told(stage: str, done: int, total: int) -> None:
         print(f"{stage}: {done}/{total}", file=sys.stderr)
 
 
+@checked()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe", type=Path)
@@ -24,11 +26,7 @@ def main() -> None:
     parser.add_argument("--shard", default="1/1", help="which part of the questions, as 2/8")
     parser.add_argument("--limit", type=int, help="questions, in place of the recipe's")
     asked = parser.parse_args()
-    try:
-        rows = label_recipe(asked.recipe, asked.out, asked.shard, asked.limit, told)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+    rows = label_recipe(asked.recipe, asked.out, asked.shard, asked.limit, told)
     print(f"{rows} answers in {asked.out}")
 
 

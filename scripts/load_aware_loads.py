@@ -16,12 +16,14 @@ import statistics
 from pathlib import Path
 
 from baton import virtual_clock
+from baton.cli.input import numbers
 from baton.engines.simulated import beside_each_other
 from baton.plan.costs import Costs, load_costs
 from baton.replay.matrix import Matrix
 from baton.replay.published import load_schedule
 from baton.replay.results import Results
 from baton.replay.turn import FOLLOWING, Load, Replayer
+from baton.user_errors import checked
 
 SCHEDULE = Path(__file__).parent.parent / "benchmarks" / "relay" / "schedule.json"
 
@@ -30,6 +32,7 @@ def replayer(costs: Costs, schedule: str, max_batch: int) -> Replayer:
     return Replayer(beside_each_other(costs, max_batch), load_schedule(schedule))
 
 
+@checked()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("costs", type=Path)
@@ -44,7 +47,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
-    at_once = [int(number) for number in asked.at_once.split(",")]
+    at_once, shares = numbers("--at-once", asked.at_once, int), numbers("--of-capacity", asked.of_capacity)
     costs = load_costs(asked.costs)
     about = {
         "costs": asked.costs.name, "schedule": Path(asked.schedule).name, "rounds": asked.rounds,
@@ -63,8 +66,8 @@ def main() -> None:
         measure([load], 1, asked.rounds)
     (full,) = results.at(max(at_once), "target")
     capacity = max(at_once) / statistics.fmean(full.seconds)
-    for share in filter(None, asked.of_capacity.split(",")):
-        measure([float(f"{float(share) * capacity:.3g}")], asked.requests, 1)
+    for share in shares:
+        measure([float(f"{share * capacity:.3g}")], asked.requests, 1)
     for row in results.summary():
         print(json.dumps(row))
 

@@ -20,6 +20,7 @@ from transformers import AutoTokenizer
 
 from baton import nano
 from baton.records import write_json
+from baton.user_errors import checked
 from baton.vocabulary import Vocabulary
 
 BLANK_LINE = "ĊĊ"
@@ -54,6 +55,7 @@ def respell(out: Path, heads: Sequence[str] = HEADS) -> None:
         write_json(about, {**json.loads(about.read_text(encoding="utf-8")), "vocabulary": vocabulary})
 
 
+@checked()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)

@@ -8,7 +8,6 @@ check figures, or has them made by an earlier version. What single answers do no
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from baton.bench import metrics, pareto
 from baton.bench.grading import Grade
 from baton.bench.metrics import Arm, Record, Run
 from baton.records import read_lines, write_json
+from baton.user_errors import checked
 
 TOLD = (
     "n", "samples", "failures", "truncated", "timeouts", "grader_timeouts", "accuracy", "accuracy_ci", "accuracy_delta",
@@ -51,7 +51,7 @@ def arms_of(before: Mapping[str, Any]) -> list[Arm]:
 
 def results_of(folder: Path) -> dict[str, Any]:
     """The content of `results.json` from the folder's answers, and from the file that is there."""
-    before = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    before = metrics.read_results(folder / "results.json")
     records = [record_of(row) for row in read_lines(folder / "answers.jsonl", "answer")]
     questions: dict[str, dict[str, None]] = {}
     for r in records:
@@ -69,6 +69,7 @@ def results_of(folder: Path) -> dict[str, Any]:
     return {**before, **found, "pareto": pareto.fronts(run)}
 
 
+@checked()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from baton import routers
+from baton.user_errors import checked
 
 FOLDER = Path(__file__).parents[1] / "docs" / "routers"
 
@@ -64,6 +65,7 @@ def index() -> str:
     return "\n".join([*lines, ""])
 
 
+@checked()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a page is out of date")

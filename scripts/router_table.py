@@ -5,11 +5,13 @@ With `--levels` a second table tells, by difficulty, what is right and how many 
 
 from __future__ import annotations
 
-import json
-import sys
+import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+from baton.bench.metrics import read_results
+from baton.user_errors import checked
 
 COLUMNS = (
     "arm", "accuracy, % (95 %)", "target share", "sampled share", "points over chance (95 %)", "P50, s", "speed-up",
@@ -61,20 +63,22 @@ def show(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     print()
 
 
-def main(paths: list[str], by_level: bool) -> None:
-    for path in paths:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
-        asked = ", ".join(f"{count} for {name}" for name, count in found["questions"].items())
-        print(f"{found['name']}: {asked}; {found['task']} {found['split']}\n")
+@checked()
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", nargs="+", type=Path)
+    parser.add_argument("--levels", action="store_true")
+    asked = parser.parse_args()
+    for path in asked.results:
+        found = read_results(path)
+        answered = ", ".join(f"{count} for {name}" for name, count in found["questions"].items())
+        print(f"{found['name']}: {answered}; {found['task']} {found['split']}\n")
         show(COLUMNS, map(row, found["arms"]))
-        if by_level:
+        if asked.levels:
             levels = sorted(found["arms"][0]["by_level"])
             print("Right, % / written by the draft alone, %, by level:\n")
             show(["arm", *levels], (level_row(arm, levels) for arm in found["arms"]))
 
 
 if __name__ == "__main__":
-    files = [a for a in sys.argv[1:] if a != "--levels"]
-    if not files:
-        sys.exit("usage: router_table.py [--levels] RESULTS.json ...")
-    main(files, by_level="--levels" in sys.argv)
+    main()

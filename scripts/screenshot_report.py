@@ -11,9 +11,12 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
+from baton.user_errors import checked
+
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
+@checked()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("report", type=Path)
@@ -22,6 +25,8 @@ def main() -> None:
     parser.add_argument("--size", default="1120x1400", help="WIDTHxHEIGHT of the window.")
     parser.add_argument("--dark", action="store_true")
     given = parser.parse_args()
+    if not given.report.is_file():
+        raise ValueError(f"{given.report}: there is no such file; give the report.html of a run")
     width, height = (int(n) for n in given.size.split("x"))
     path = next((found for name in NAMES if (found := shutil.which(name))), None)
     with sync_playwright() as playwright:

@@ -21,6 +21,7 @@ from baton.scorers.embedding import Embedding
 from baton.training.labels import load_labels
 from baton.training.metrics import auc
 from baton.training.prm import load_tokenizer
+from baton.user_errors import checked
 from baton.vocabulary import Vocabulary
 
 
@@ -36,6 +37,7 @@ def sentences(text: str) -> Iterator[str]:
         text = text[scanner.found :]
 
 
+@checked()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("labels", type=Path)

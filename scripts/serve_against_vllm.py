@@ -26,6 +26,7 @@ import numpy as np
 
 from baton import nano
 from baton.nano.problems import load
+from baton.user_errors import checked
 
 ROOT = Path(__file__).parents[1]
 VARIABLES = {"VLLM_NO_USAGE_STATS": "1", "NUMBA_NUM_THREADS": "1", "TORCH_COMPILE_DISABLE": "1",
@@ -111,6 +112,7 @@ def summary(seconds: dict[str, list[float]]) -> dict[str, Any]:
     return out
 
 
+@checked()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=200)

@@ -39,6 +39,7 @@ from baton.serve.command import bound, listener, made
 from baton.serve.settings import ServeSettings
 from baton.serve.text import Text
 from baton.trace import Segment
+from baton.user_errors import checked
 from soak_serve import PATH
 
 WARM_UP = 2
@@ -180,6 +181,7 @@ def summary(rows: Sequence[dict[str, Timed]]) -> dict[str, Any]:
     return out
 
 
+@checked()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=30)

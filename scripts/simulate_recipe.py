@@ -22,6 +22,7 @@ from baton.generation import generate
 from baton.pair import Pairs
 from baton.records import write_json
 from baton.trace import Role, Trace
+from baton.user_errors import checked
 
 
 async def answers(recipe: Recipe, contestant: Contestant) -> list[Trace]:
@@ -62,18 +63,16 @@ def _pace(trace: Trace) -> float:
     return trace.seconds / trace.tokens()
 
 
+@checked()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
-    try:
-        recipe = load_recipe(asked.recipe)
-    except ConfigError as error:
-        parser.error(str(error))
+    recipe = load_recipe(asked.recipe)
     models = recipe.config.pair.target, recipe.config.pair.draft
     if any(model.engine != "simulated" for model in models):
-        parser.error(f"{asked.recipe}: its models are not simulated; compare them by `baton compare`")
+        raise ConfigError(f"{asked.recipe}: its models are not simulated; compare them by `baton compare`")
     rows: list[dict[str, Any]] = []
     baseline: list[Trace] = []
     for config in recipe.config.arms:

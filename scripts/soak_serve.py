@@ -27,6 +27,7 @@ import yaml
 
 from baton.config import NANO_PAIR
 from baton.nano.problems import load
+from baton.user_errors import checked
 
 ROUTERS = ("target", "relaygen", "rsd")
 QUESTIONS = 8
@@ -215,6 +216,7 @@ async def soak(process: subprocess.Popen[bytes], url: str, requests: int, seed: 
     }  # fmt: skip
 
 
+@checked()
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=2000)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 import sys
 
-try:
-    from trl import TrlParser
+from baton.user_errors import checked
 
+try:
     from baton.training.config import Training
     from baton.training.eagle3 import Eagle3Training, train
+    from baton.training.launch import parsed
 except ModuleNotFoundError as missing:
     print(
         f"error: {missing.name} is not installed; pip install 'batonlm[train,eagle3]' and then "
@@ -24,15 +25,10 @@ except ModuleNotFoundError as missing:
     raise SystemExit(2) from None
 
 
+@checked()
 def main() -> None:
-    """A mistake in the recipe or the data is one line on stderr and exit code 2."""
-    try:
-        asked, training = TrlParser((Eagle3Training, Training)).parse_args_and_config()
-        report = train(asked, training)
-    except (ValueError, FileNotFoundError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
-    print(json.dumps(report), flush=True)
+    asked, training = parsed((Eagle3Training, Training), sys.argv[1:])
+    print(json.dumps(train(asked, training)), flush=True)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import sys
 import time
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from baton.nano import evaluation, problems
 from baton.nano.language import judge_same, judge_score, work
 from baton.nano.tokenizer import train_tokenizer
 from baton.nano.training import Recipe, train, write_rows
+from baton.user_errors import checked
 
 
 def make_tokenizer(recipe: Recipe) -> dict[str, int]:
@@ -67,6 +67,7 @@ def evaluate(model_path: str, splits: list[str], limit: int | None, temperatures
     return result
 
 
+@checked()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", required=True, help="a recipe of recipes/nano/train")
@@ -77,18 +78,15 @@ def main() -> None:
     parser.add_argument("--result", help="JSON file for what a stage reports")
     arguments = parser.parse_args()
     began = time.perf_counter()
-    try:
-        recipe = Recipe.read(arguments.config)
-        if arguments.stage == "tokenizer":
-            report: dict[str, object] = dict(make_tokenizer(recipe))
-        elif arguments.stage == "data":
-            report = dict(write_rows(recipe))
-        elif arguments.stage == "train":
-            report = train(recipe)
-        else:
-            report = evaluate(recipe.out, arguments.split, arguments.limit, arguments.temperature)
-    except (ValueError, FileNotFoundError) as error:
-        sys.exit(f"error: {error}")
+    recipe = Recipe.read(arguments.config)
+    if arguments.stage == "tokenizer":
+        report: dict[str, object] = dict(make_tokenizer(recipe))
+    elif arguments.stage == "data":
+        report = dict(write_rows(recipe))
+    elif arguments.stage == "train":
+        report = train(recipe)
+    else:
+        report = evaluate(recipe.out, arguments.split, arguments.limit, arguments.temperature)
     report["stage_seconds"] = round(time.perf_counter() - began, 1)
     if int(torch.distributed.get_rank()) if torch.distributed.is_initialized() else 0:
         return

@@ -87,7 +87,7 @@ def test_a_launch_that_silently_runs_one_process_is_refused(data: Path, tmp_path
     asked[asked.index("--config_file") + 1] = str(alone)
     done = subprocess.run(asked, env=ENVIRONMENT, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode != 0
-    assert "error: processes: 2 were asked for, 1 were launched" in done.stderr
+    assert "train_prm.py: processes: 2 were asked for, 1 were launched" in done.stderr
     assert not (tmp_path / "out").exists()
 
 

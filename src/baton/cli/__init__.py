@@ -12,13 +12,13 @@ from baton import __version__
 from baton.cli.answering import chat, run, serve, up
 from baton.cli.comparing import compare, merge, power, report, sweep, tasks
 from baton.cli.cues import calibrate_cues
-from baton.cli.input import checked
 from baton.cli.labelling import import_labels, label
 from baton.cli.measuring import bench, check_pair
 from baton.cli.points import calibrate_arms, calibrate_thresholds
 from baton.cli.reliability import calibrate_reliability
 from baton.plan.command import plan_command
 from baton.replay.command import replay_command
+from baton.user_errors import checked
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -55,7 +55,7 @@ CALIBRATE: dict[str, Callable[..., None]] = {
 }  # fmt: skip
 for _group, _commands in ((app, COMMANDS), (calibrate, CALIBRATE)):
     for _name, _command in _commands.items():
-        _group.command(_name)(checked()(_command))
+        _group.command(_name)(checked("baton")(_command))
 app.add_typer(calibrate, name="calibrate")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -24,37 +24,6 @@ TaskOption = Annotated[
 
 
 PairOption = Annotated[str, typer.Option("--pair", help="`nano` (shipped with Baton) or the path of a pair.yaml.")]
-
-
-@contextmanager
-def checked() -> Iterator[None]:
-    """Turns what is wrong with the input into one line and exit code 2; anything else is a defect and shows itself."""
-    from transformers.utils import logging
-
-    from baton.engines.base import EngineError
-    from baton.generation import RouterError
-
-    # Bars of weights being loaded would stand between the command and its answer.
-    logging.disable_progress_bar()
-
-    try:
-        yield
-    except ValueError as error:
-        print(f"baton: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
-    except OSError as error:
-        # Of a path that was given; anything else is no input.
-        if error.filename is None:
-            raise
-        path = error.filename2 or error.filename
-        print(f"baton: {path}: {(error.strerror or str(error)).lower()}; check the path", file=sys.stderr)
-        raise typer.Exit(2) from None
-    except (EngineError, RouterError) as error:
-        print(f"baton: {type(error).__name__}: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
-    except KeyboardInterrupt:
-        print("baton: interrupted", file=sys.stderr)
-        raise typer.Exit(130) from None
 
 
 @contextmanager
@@ -85,12 +54,16 @@ def knobs_of(pairs: list[str]) -> dict[str, Any]:
     return knobs
 
 
-def numbers(name: str, text: str | None) -> list[float]:
+N = TypeVar("N", int, float)
+
+
+def numbers(name: str, text: str | None, kind: type[N] = float) -> list[N]:  # type: ignore[assignment]
     """The numbers in an option's text, separated by commas; `name` is the option that errors name."""
     try:
-        return [float(part) for part in (text or "").split(",") if part.strip()]
+        return [kind(part) for part in (text or "").split(",") if part.strip()]
     except ValueError:
-        raise ValueError(f"{name}: {text!r} is no list of numbers; write 0.3,0.5") from None
+        example = "1,4,16" if kind is int else "0.3,0.5"
+        raise ValueError(f"{name}: {text!r} is no list of numbers; write {example}") from None
 
 
 def changed(options: Options, temperature: float | None, max_tokens: int | None) -> Options:

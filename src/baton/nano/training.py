@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-import yaml
 from accelerate import Accelerator
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
 
+from baton.config import read_yaml
 from baton.nano.families import TRAINED
 from baton.nano.language import judge_same, judge_score, work
 from baton.nano.problems import LEVELS, Problem, draw
@@ -63,8 +63,12 @@ class Recipe:
 
     @classmethod
     def read(cls, path: str | Path) -> Recipe:
-        """Reads a recipe. Raises ValueError for a field that is unknown, missing or of another type."""
-        given = yaml.safe_load(Path(path).read_text())
+        """Reads a recipe.
+
+        Raises:
+            ValueError: the file is missing or no YAML, or a field is unknown, missing or of another type.
+        """
+        given = read_yaml(Path(path))
         known = {f.name: f.type for f in fields(cls)}
         if unknown := sorted(set(given) - set(known)):
             raise ValueError(f"{path}: {unknown[0]} is no field of a nano recipe; use one of {', '.join(known)}")

@@ -44,8 +44,8 @@ def replay_command(
     from baton.replay.published import load_schedule
     from baton.replay.results import Results
 
-    loads: list[Load] = [*_numbers("--at-once", at_once, int), *_numbers("--rate", rate, float)]
-    shared = _numbers("--sharing", sharing, int)
+    loads: list[Load] = [*_positive("--at-once", at_once, int), *_positive("--rate", rate, float)]
+    shared = _positive("--sharing", sharing, int)
     _check(loads, shared)
     planned = load_schedule(schedule)
     config = load_pair(pair)
@@ -64,11 +64,10 @@ def replay_command(
         _write_profile(results, planned, profile, config.name)
 
 
-def _numbers(option: str, text: str, kind: type[Any]) -> list[Any]:
-    try:
-        found = [kind(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        raise ValueError(f"{option}: {text!r} is no list of numbers; write them as 1,4,16") from None
+def _positive(option: str, text: str, kind: type[Any]) -> list[Any]:
+    from baton.cli.input import numbers
+
+    found: list[Any] = numbers(option, text, kind)
     if not all(0 < number < float("inf") for number in found):
         raise ValueError(f"{option}: {text!r} holds a number that is not above 0; drop it")
     return found

@@ -24,11 +24,26 @@ Together = dict[Arm, Turn]
 """Turns of several arms that belong together: a ratio is taken within them."""
 
 
+def read_replay(file: Path) -> dict[str, Any]:
+    """What `Results` keeps in a file.
+
+    Raises:
+        OSError: it cannot be opened.
+        ValueError: it holds something else than a replay.
+    """
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+        turns = [Turn(**turn) for turn in data["turns"]]
+        return {**{name: data[name] for name in ("about", "environments", "probes")}, "turns": turns}
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"{file} holds something else than a replay; give another file") from None
+
+
 class Results:
     """The turns measured so far, in a file.
 
     Raises:
-        ConfigError: the file was measured with other settings.
+        ConfigError: the file was measured with other settings, or holds something else than a replay.
     """
 
     def __init__(self, file: Path, about: dict[str, Any], arms: Sequence[Arm] = ARMS):
@@ -39,19 +54,17 @@ class Results:
         self.environments: list[dict[str, Any]] = []
         if file.is_file():
             try:
-                data = json.loads(file.read_text(encoding="utf-8"))
-                found = data["about"]
-                self.environments, self.probes = data["environments"], data["probes"]
-                turns = [Turn(**turn) for turn in data["turns"]]
-            except (ValueError, KeyError, TypeError):
-                raise ConfigError(f"--out: {file} holds something else than a replay; give another file") from None
-            if other := next(differences(found, about), None):
+                stored = read_replay(file)
+            except ValueError as error:
+                raise ConfigError(f"--out: {error}") from None
+            if other := next(differences(stored["about"], about), None):
                 name, then, now = other
                 raise ConfigError(
                     f"--out: {file} was measured with other settings ({name}: {shown(then)}, not {shown(now)}); "
                     "give another file"
                 )
-            self.turns = self._whole(turns)
+            self.environments, self.probes = stored["environments"], stored["probes"]
+            self.turns = self._whole(stored["turns"])
         self.environments.append(environment.describe())
 
     def has(self, load: Load, arm: Arm, turn: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 try:
@@ -12,12 +13,27 @@ except ModuleNotFoundError as missing:
     print(f"error: {missing.name} is not installed; pip install 'batonlm[train]'", file=sys.stderr)
     raise SystemExit(2) from None
 
+from baton.config import read_yaml
 from baton.training.config import Training
 from baton.training.fit import dry_run
 from baton.training.prm import Job
+from baton.user_errors import checked
 
 DRY = {"--dry-run", "--dry_run"}
 SHOWN = ("model", "label", "data", "held_out", "export_difference", "seconds")
+
+
+def parsed(fields: tuple[type[Any], ...], arguments: list[str]) -> tuple[Any, ...]:
+    """The fields of a recipe and of the command line, one object a class.
+
+    Raises:
+        ValueError: the recipe is missing or no YAML, or a field cannot be used.
+    """
+    if "--config" in arguments[:-1]:
+        # The parser reads it again, but says less about what is wrong with it.
+        read_yaml(Path(arguments[arguments.index("--config") + 1]))
+    found: tuple[Any, ...] = TrlParser(fields).parse_args_and_config(arguments)
+    return found
 
 
 def main(job_class: type[Job], fields: type[Any]) -> None:
@@ -29,9 +45,8 @@ def main(job_class: type[Job], fields: type[Any]) -> None:
     if DRY & set(arguments):
         # A recipe for GPUs is checked where there is none.
         arguments += ["--use_cpu", "true"]
-    try:
-        parser = TrlParser((fields, ModelConfig, Training))
-        asked, model, training = parser.parse_args_and_config(arguments)
+    with checked():
+        asked, model, training = parsed((fields, ModelConfig, Training), arguments)
         if asked.dry_run:
             told = dry_run(asked, model, training)
             print(json.dumps(told, indent=1, default=str))
@@ -40,9 +55,6 @@ def main(job_class: type[Job], fields: type[Any]) -> None:
             print(json.dumps(job_class.measured(asked, model, training)))
             raise SystemExit(0)
         job = job_class.prepare(asked, model, training)
-    except (ValueError, FileNotFoundError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
     report = job.run()
     if training.process_index == 0:
         print(json.dumps({name: report[name] for name in SHOWN}), flush=True)

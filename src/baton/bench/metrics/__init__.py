@@ -12,7 +12,7 @@ from baton.bench.metrics.accuracies import correctness, worths
 from baton.bench.metrics.records import CALIBRATION, LATENCY, LOAD, QUALITY, Key, Record, answer_row, key, record
 from baton.bench.metrics.run import Arm, Run, clients, flops, sampled_share, share
 from baton.bench.metrics.seconds import P99_ANSWERS, latency
-from baton.bench.metrics.table import FAILED_LIMIT, baseline_label, results
+from baton.bench.metrics.table import FAILED_LIMIT, baseline_label, read_results, results
 from baton.bench.metrics.tokens import tally
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "flops",
     "key",
     "latency",
+    "read_results",
     "record",
     "results",
     "sampled_share",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from baton.bench import statistics
@@ -13,11 +14,25 @@ from baton.bench.metrics.figures import known_mean, mean, ratio
 from baton.bench.metrics.records import LATENCY, QUALITY, Record
 from baton.bench.metrics.run import Arm, Run, flops, sampled_share, share
 from baton.bench.metrics.seconds import clocked, first_token, percentiles, speedup, throughput
+from baton.records import read_json
 from baton.trace import Role
 
 SCHEMA = 1
 FAILED_LIMIT = 0.01
 """Share of questions that may be missing before a comparison is invalid."""
+
+
+def read_results(file: Path) -> dict[str, Any]:
+    """A run's `results.json`.
+
+    Raises:
+        OSError: it cannot be opened.
+        ValueError: it is damaged, or holds something else.
+    """
+    found = read_json(file, "run the comparison again")
+    if not isinstance(found, dict) or not isinstance(found.get("arms"), list) or found.get("schema") != SCHEMA:
+        raise ValueError(f"{file} holds no results; give a results.json that `baton compare` wrote")
+    return found
 
 
 def results(run: Run, header: Mapping[str, Any]) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def read_run(path: Path) -> RunData:
         ValueError: a file of it is damaged.
     """
     partial = not (path / "results.json").is_file()
-    results = partial_results(path) if partial else _json(path / "results.json")
+    results = partial_results(path) if partial else metrics.read_results(path / "results.json")
     timed: dict[str, list[tuple[float, bool]]] = {}
     chooser = Chooser()
     sums: dict[str, dict[str, list[float]]] = {}
