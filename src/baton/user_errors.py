@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""A full disk, a quota, and a limit on a file's size."""
+
+
+def no_room(error: BaseException) -> str | None:
+    """What is to be done where a file found no room; None of any other error."""
+    if not isinstance(error, OSError) or error.errno not in NO_ROOM:
+        return None
+    return f"{error.filename or 'writing'}: {os.strerror(error.errno).lower()}; make room there"
 
 
 @contextmanager
 def checked(program: str | None = None) -> Iterator[None]:
     """Turns what is wrong with the input into one line and exit code 2; anything else is a defect and shows itself.
 
-    The line begins with `program`, the name of the script if None. A model or router that fails is exit code 1.
+    The line begins with `program`, the name of the script if None. A model or router that fails is exit code 1, as is
+    a disk that is full: what is stored by then is whole, so that the same command can go on from it.
 
     Raises:
         SystemExit: with the exit code.
@@ -34,6 +47,8 @@ def checked(program: str | None = None) -> Iterator[None]:
     except ValueError as error:
         raise end(str(error), 2) from None
     except OSError as error:
+        if (said := no_room(error)) is not None:
+            raise end(f"{said}, and start the same command again", 1) from None
         # Of a path that was given; anything else is no input.
         if error.filename is None:
             raise

@@ -166,7 +166,7 @@ def test_a_full_disk_ends_the_run_with_its_error_and_a_report(tmp_path):
         pytest.skip(f"this system lets nobody mount a disk of its own: {done.stderr.strip()}")
     said = (tmp_path / "said").read_text()
     assert (tmp_path / "code").read_text().strip() == "1", said
-    assert f"{tmp_path}/disk/run: the disk is full; make room there" in said
+    assert f"{tmp_path}/disk/run/traces.jsonl: no space left on device; make room there" in said
     assert "Traceback" not in said
     assert "Unfinished." in (tmp_path / "kept" / "report.html").read_text()
     # With room again the same folder goes on.

@@ -112,13 +112,13 @@ async def compare(recipe: Recipe, out: Path, show: Progress, shard: Shard | None
     """
     if shard is not None:
         raise ConfigError("shard: a head-to-head finds one operating point for all; leave --shard out")
-    with stopping(out):
+    with stopping():
         chosen = await choose(recipe, out, show)
     results = await runner.compare(chosen.recipe, out, show, verify=chosen.verify, **options)
     assert results is not None
     heads = recipe.config.head_to_head
     if heads is not None and heads.memory is not None:
-        with stopping(out):
+        with stopping():
             results["head_to_head"]["memory"] = await memory.compare(recipe, heads.memory, results, out, show)
             write_json(out / "results.json", results)
     return results

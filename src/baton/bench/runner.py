@@ -85,7 +85,7 @@ async def compare(
         for contestant in involved:
             check_arm(recipe, contestant, pairs)
         start = environment.describe() | ({"command": command} if command else {})
-        with stopping(out), closing(RunFolder(out, _identity(recipe, involved, asked), start)) as folder:
+        with stopping(), closing(RunFolder(out, _identity(recipe, involved, asked), start)) as folder:
             planned = [c.arm for c in involved if c.config in config.arms]
             settings = {"samples": config.samples, "seeds": config.seeds, "margin": config.margin}
             write_plan(out, planned, _ids(asked), settings, _header(recipe, asked, {}, points, None))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from baton.failures import leaves
-
-NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
+from baton.user_errors import no_room
 
 
 class StoppedError(Exception):
@@ -17,7 +14,7 @@ class StoppedError(Exception):
 
 
 @contextmanager
-def stopping(out: Path) -> Iterator[None]:
+def stopping() -> Iterator[None]:
     """Tells in one line why a run cannot go on, whatever group of tasks that came out of."""
     try:
         yield
@@ -25,6 +22,6 @@ def stopping(out: Path) -> Iterator[None]:
         for cause in leaves(error):
             if isinstance(cause, StoppedError):
                 raise cause from None
-            if isinstance(cause, OSError) and cause.errno in NO_ROOM:
-                raise StoppedError(f"{out}: the disk is full; make room there") from error
+            if (said := no_room(cause)) is not None:
+                raise StoppedError(said) from error
         raise

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from baton.records import write_json
+
 SCHEMA = 1
 
 
@@ -51,8 +53,7 @@ class CueProfile:
 
     def save(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        data = {"schema": SCHEMA, **asdict(self)}
-        path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_json(path, {"schema": SCHEMA, **asdict(self)})
 
     @classmethod
     def load(cls, path: Path) -> CueProfile:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from baton.bench import statistics
+from baton.records import naming
 
 FILE = "labels.parquet"
 CLEAR = 1.645
@@ -238,9 +239,11 @@ def save_labels(folder: Path, labels: Sequence[Label], about: Mapping[str, Any])
         raise ValueError("labels: no state could be labelled; give more questions, or a larger budget")
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / f"{FILE}.part"
-    Dataset.from_list([asdict(label) for label in labels], features=features()).to_parquet(str(part))
-    part.replace(folder / FILE)
-    (folder / "README.md").write_text(card(summary(labels), about), encoding="utf-8")
+    with naming(folder / FILE):
+        Dataset.from_list([asdict(label) for label in labels], features=features()).to_parquet(str(part))
+        part.replace(folder / FILE)
+    with naming(folder / "README.md"):
+        (folder / "README.md").write_text(card(summary(labels), about), encoding="utf-8")
 
 
 def summary(labels: Sequence[Label]) -> dict[str, Any]:
