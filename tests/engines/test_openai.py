@@ -163,6 +163,15 @@ async def test_several_models_need_a_name() -> None:
             assert (await write(engine, [5], 1)).ids == [30]
 
 
+async def test_no_more_is_asked_for_than_the_servers_context_has_room_for() -> None:
+    models = [{"id": "small", "max_model_len": 8}]
+    async with serving(in_ids([30] * 50), models=models) as server, client(server) as engine:
+        assert len((await write(engine, [5] * 4, 4)).ids) == 4
+        with pytest.raises(RequestError, match="context: 8 tokens do not fit the server's 8"):
+            await write(engine, [5] * 4, 20)
+        assert [request.body["max_tokens"] for request in server.requests[1:]] == [4, 4]
+
+
 # Failures
 
 
@@ -332,6 +341,18 @@ async def test_calls_that_are_broken_off_anywhere_give_their_connections_back(af
         written = await asyncio.gather(*(write(engine, [5], 2) for _ in range(4)))
         assert [w.ids for w in written] == 4 * [[30, 31]]
         assert engine.metrics()["running"] == 0
+
+
+@pytest.mark.parametrize("logprobs", [None, {"top_logprobs": None}, {"top_logprobs": [{" the": -1.0}]}])
+async def test_log_probabilities_that_do_not_come_are_told(logprobs: Any) -> None:
+    async def complete(request: Request) -> bool:
+        await request.begin()
+        await request.piece("", token_ids=[30], logprobs=logprobs)
+        return True
+
+    async with serving(in_ids([], complete)) as server, client(server) as engine:
+        with pytest.raises(UnsupportedError, match=r"entropy: http.* returns no log-probabilities"):
+            await write(engine, [5], read=Read(frozenset([ENTROPY])))
 
 
 async def test_ids_past_the_tokenizer_are_refused() -> None:

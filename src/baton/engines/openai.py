@@ -137,6 +137,9 @@ class Server:
         """As `PrefixEngine.stream`, but in text it does not stop at `stop_ids`."""
         ability = await self.ability()
         self._check(ids, read, ability)
+        if ability.context is not None:
+            # Servers refuse what might not fit, instead of ending where the room does.
+            cap = min(cap, ability.context - len(ids))
         body = self._body(ids, cap, sampling, seed, ability)
         if ability.ids_out:
             count = likelihood.wanted(read, self._settings.logprobs)
@@ -279,8 +282,14 @@ class Server:
                     raise EngineError(
                         f"{self.url}: it sampled ids past the tokenizer's {len(self._vocabulary)}; set model to its own"
                     )
-                if choice.get("logprobs"):
-                    _read(chunk, choice["logprobs"]["top_logprobs"], read)
+                if chunk.ids and (read.features or read.top):
+                    try:
+                        _read(chunk, choice["logprobs"]["top_logprobs"], read)
+                    except (KeyError, TypeError, ValueError):
+                        raise UnsupportedError(
+                            f"{', '.join(sorted(read.features)) or 'top'}: {self.url} returns no log-probabilities by "
+                            "token id; serve the model by vLLM, or use 'transformers'"
+                        ) from None
                 yield chunk
 
     async def _by_text(
@@ -303,7 +312,7 @@ class Server:
                     piece = choice.get("text") or ""
                     tokens = self._vocabulary.encode(piece) if piece else []
                     if choice.get("finish_reason") == "stop":
-                        tokens.append(min(self._vocabulary.end_of_text))
+                        tokens += sorted(self._vocabulary.end_of_text)[:1]
                     text += piece
                     written += tokens
                     yield Chunk(tokens, last, last)
