@@ -16,7 +16,7 @@ import yaml
 
 from baton.config import ConfigError, PairConfig, load_pair, validate
 from baton.engines.base import EngineError
-from baton.up import LONGEST, Servers, Service, options, served, services
+from baton.up import LONGEST, Servers, Service, options, run_up, served, services
 
 SERVER = """
 import http.server, signal, sys
@@ -85,6 +85,19 @@ def test_a_pair_is_written_with_its_servers(tmp_path: Path) -> None:
 def test_a_pair_without_a_model_for_vllm_has_nothing_to_serve(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="engine: no model of the pair has engine vllm; set it"):
         services(pair(target="nano:target"), tmp_path, "127.0.0.1", 8000)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"name": "a/b"}, "name: 'a/b' is no name of a file"),
+        ({"draft": {"model": "nano:draft", "engine": "vllm", "device": "cuda"}, "target": "nano:target"},
+         "draft.device: 'cuda' goes with engine transformers"),
+    ],
+)  # fmt: skip
+def test_what_no_server_can_be_started_for_is_told_first(changes: dict[str, Any], told: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=told):
+        run_up(pair(**changes), tmp_path, "127.0.0.1", 8000, lambda *_: None)
 
 
 async def test_a_server_that_ends_at_the_start_says_why_and_takes_the_others_with_it() -> None:

@@ -213,6 +213,10 @@ def services(config: PairConfig, base: Path, host: str, port: int) -> list[Servi
     for role, model in (("target", config.target), ("draft", config.draft)):
         if model.engine != "vllm":
             continue
+        if model.device != "auto":
+            raise ConfigError(
+                f"{role}.device: {model.device!r} goes with engine transformers; drop it, and set vllm.devices"
+            )
         copies = (model.vllm or VllmSettings()).replicas
         for n in range(copies):
             name = role if copies == 1 else f"{role} {n + 1}"
@@ -305,9 +309,11 @@ def run_up(config: PairConfig, base: Path, host: str, port: int, say: Say) -> No
         ConfigError: the pair, a port or vLLM cannot be used.
         EngineError: a server ended by itself.
     """
-    found = services(config, base, host, port)
     # Beside the pair's own YAML: the paths in it start from there.
     file = base / f"{config.name}.served.yaml"
+    if file.parent != base:
+        raise ConfigError(f"name: {config.name!r} is no name of a file; leave out what leads elsewhere")
+    found = services(config, base, host, port)
     for service in found:
         say(service.name, "$ " + " ".join(service.command))
 
