@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 from baton.cli import app
 
-EVENT = {"choices": [{"delta": {"content": "Four."}}], "usage": {"completion_tokens": 2}}
+EVENT = {"choices": [{"delta": {"content": "Four\u2028points."}}], "usage": {"completion_tokens": 2}}
+"""With what Unicode calls a line break in it."""
 
 
 class Plain(BaseHTTPRequestHandler):
@@ -25,13 +26,14 @@ class Plain(BaseHTTPRequestHandler):
         self._reply(json.dumps(self.models))
 
     def do_POST(self) -> None:
-        self._reply(f"data: {json.dumps(EVENT)}\n\ndata: [DONE]\n\n")
+        self._reply(f"data: {json.dumps(EVENT, ensure_ascii=False)}\n\ndata: [DONE]\n\n")
 
     def _reply(self, text: str) -> None:
+        data = text.encode()
         self.send_response(200)
-        self.send_header("Content-Length", str(len(text)))
+        self.send_header("Content-Length", str(len(data)))
         self.end_headers()
-        self.wfile.write(text.encode())
+        self.wfile.write(data)
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -49,7 +51,7 @@ def url() -> Iterator[str]:
 def test_another_server_can_be_talked_to_and_tells_of_no_relay(url: str) -> None:
     done = CliRunner().invoke(app, ["chat", url], input="What is 2 + 2?\n/quit\n")
     assert done.exit_code == 0, done.output
-    assert "Four." in done.stdout
+    assert "Four\u2028points." in done.stdout
     assert "target share" not in done.stdout
 
 

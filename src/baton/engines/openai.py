@@ -39,6 +39,7 @@ from baton.engines.base import (
     uniform,
 )
 from baton.engines.settings import ServerSettings
+from baton.event_lines import aevent_lines
 from baton.flops import Architecture
 from baton.vocabulary import Vocabulary
 
@@ -102,8 +103,10 @@ class Server:
             base_url=self.url,
             headers={"Authorization": f"Bearer {key}"} if key else {},
             timeout=httpx.Timeout(settings.timeout_s, connect=settings.connect_s),
-            limits=httpx.Limits(max_connections=settings.connections, max_keepalive_connections=settings.connections),
+            # Not bounded there: a call that is cancelled at the wrong moment would take a place for good.
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=settings.connections),
         )
+        self._places = asyncio.Semaphore(settings.connections)
         self._ability: Ability | None = None
         self._probing = asyncio.Lock()
         self._watcher: asyncio.Task[None] | None = None
@@ -337,8 +340,8 @@ class Server:
             for attempt in range(self._settings.retries + 1):
                 begun = done = False
                 try:
-                    async with self._opened(body) as response:
-                        async for line in response.aiter_lines():
+                    async with self._opened(body) as response, aclosing(aevent_lines(response)) as lines:
+                        async for line in lines:
                             data = line.removeprefix("data:").strip()
                             if not line.startswith("data:") or data == "[DONE]":
                                 # Reading on to the end lets the connection be used again.
@@ -359,9 +362,25 @@ class Server:
             self.running -= 1
 
     @asynccontextmanager
+    async def _place(self) -> AsyncGenerator[None, None]:
+        """One of the connections."""
+        try:
+            async with asyncio.timeout(self._settings.timeout_s):
+                await self._places.acquire()
+        except TimeoutError:
+            raise EngineLostError(
+                f"{self.url}: all {self._settings.connections} connections were taken for "
+                f"{self._settings.timeout_s:g} s; raise server.connections"
+            ) from None
+        try:
+            yield
+        finally:
+            self._places.release()
+
+    @asynccontextmanager
     async def _opened(self, body: dict[str, Any]) -> AsyncGenerator[httpx.Response, None]:
         self.counts["requests"] += 1
-        async with self._client.stream("POST", "/v1/completions", json=body) as response:
+        async with self._place(), self._client.stream("POST", "/v1/completions", json=body) as response:
             if response.status_code != 200:
                 await response.aread()
                 self._refuse(response)
@@ -384,7 +403,8 @@ class Server:
 
         async def once() -> httpx.Response:
             self.counts["requests"] += 1
-            return await self._client.post("/v1/completions", json=body)
+            async with self._place():
+                return await self._client.post("/v1/completions", json=body)
 
         reply = self._object(await self._patiently(once))
         try:
@@ -444,11 +464,6 @@ class Server:
         if isinstance(error, EngineError):
             return error
         said = str(error) or type(error).__name__
-        if isinstance(error, httpx.PoolTimeout):
-            return EngineLostError(
-                f"{self.url}: all {self._settings.connections} connections were taken for "
-                f"{self._settings.timeout_s:g} s; raise server.connections"
-            )
         if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)):
             return EngineLostError(f"{self.url}: it cannot be reached ({said}); is the server up?")
         if isinstance(error, httpx.TimeoutException):
@@ -502,7 +517,7 @@ def _cached(usage: Mapping[str, Any] | None) -> int:
 
 def _passing(error: Exception) -> bool:
     """Whether the same request may go well in a moment. One that was waited for in vain would be again."""
-    return not isinstance(error, (httpx.ReadTimeout, httpx.WriteTimeout, httpx.PoolTimeout))
+    return not isinstance(error, (httpx.ReadTimeout, httpx.WriteTimeout))
 
 
 def _pause(attempt: int, error: Exception) -> float:

@@ -10,6 +10,7 @@ import httpx
 from rich.console import Console
 
 from baton.config import ConfigError
+from baton.event_lines import event_lines
 
 HELP = "/router NAME chooses who writes, /think shows or hides reasoning, /new begins anew, /quit ends"
 
@@ -120,7 +121,7 @@ class Chat:
 
 
 def _events(reply: httpx.Response) -> Iterator[dict[str, Any]]:
-    for line in reply.iter_lines():
+    for line in event_lines(reply):
         data = line.removeprefix("data: ")
         if line.startswith("data: ") and data != "[DONE]":
             yield json.loads(data)
