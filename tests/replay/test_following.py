@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import statistics
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from baton.engines.base import Speculation
 from baton.engines.simulated import SharedGpu, SimulatedEngine
+from baton.generation import generate
 from baton.plan.costs import load_costs
 from baton.replay.matrix import Matrix
 from baton.replay.published import load_schedule
@@ -88,6 +90,19 @@ def test_its_turns_are_kept_and_resumed_beside_those_of_the_other_two(tmp_path: 
     assert 0 <= row["load_aware_draft_share"] < 0.35
     again = Results(file, {}, FOLLOWING)
     assert [(turn.load, turn.arm, turn.turn) for turn in again.turns] == [(2, arm, 0) for arm in FOLLOWING]
+
+
+def test_a_trace_holds_no_copy_of_the_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be made for each answer, while the others wait."""
+    traces = []
+
+    async def kept(*args: Any, **more: Any) -> Any:
+        traces.append(await generate(*args, **more))
+        return traces[-1]
+
+    monkeypatch.setattr("baton.replay.turn.generate", kept)
+    run(replayer(1).turn(1, "load-aware", 0, 2))
+    assert [trace.knobs["router"] for trace in traces] == ["scheduled", "scheduled"]
 
 
 def test_a_model_that_ends_its_answer_early_is_told() -> None:

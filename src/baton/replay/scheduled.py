@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from baton.boundary import Cap
@@ -11,17 +10,20 @@ from baton.generation import Generation
 from baton.replay.schedule import Part
 
 
-@dataclass(frozen=True)
 class Scheduled:
     """Each model writes as many tokens as the schedule says, whatever they are; goes on from where the answer stands.
 
     A question is the number of its answer in the schedule, and its budget that answer's length. Segments that are
-    thrown away are left out.
+    thrown away are left out. No dataclass, as other routers are: every trace would hold a copy of the whole schedule.
     """
 
-    answers: Sequence[Sequence[Part]]
-
     name: ClassVar[str] = "scheduled"
+
+    def __init__(self, answers: Sequence[Sequence[Part]]):
+        self.answers = answers
+
+    def __repr__(self) -> str:
+        return self.name
 
     async def __call__(self, gen: Generation) -> None:
         end = 0

@@ -13,7 +13,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from baton.bench.load import Sent, open_loop, poisson
+from baton.bench.load import Sent, open_loop, poisson, uncollected
 from baton.boundary import SegmentMatcher
 from baton.engines.base import Call, Engine, Prefix, Session
 from baton.failures import first_failure
@@ -127,7 +127,8 @@ class Replayer:
     async def _written(self, measured: Turn, answers: int) -> None:
         plans = _plans(self.schedule, measured.arm, measured.turn, answers)
         if measured.rate:
-            await self._open(measured, plans, answers)
+            with uncollected():
+                await self._open(measured, plans, answers)
         elif measured.arm == "beside":
             await self._beside(measured, answers)
         elif measured.arm == "load-aware":
