@@ -68,7 +68,9 @@ def test_configuration_in_the_pages_has_the_fields_that_there_are(text):
         validate(LabelConfig, data | {"pair": PAIR}, "block")
     else:
         scorers = {"scorers": data.pop("scorers")} if "scorers" in data else {}
-        validate(RecipeConfig, RECIPE | {"pair": PAIR | scorers} | data, "block")
+        given = data.pop("pair", {})
+        pair = PAIR | scorers | (given if isinstance(given, dict) else {})
+        validate(RecipeConfig, RECIPE | data | {"pair": pair}, "block")
 
 
 @pytest.mark.parametrize("text", blocks("python"))

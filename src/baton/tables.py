@@ -16,7 +16,7 @@ def table(title: str, *columns: str, words: Collection[str] | None = None, break
         words: headings of columns that hold words, which stand to the left and break where there is too little room;
             the first column if None. Other columns hold figures, which stand to the right and do not break: a part of
             a figure reads as another.
-        breaking: headings of columns of figures that may break between a figure and its interval.
+        breaking: headings of columns to the right that may break too: a figure before its interval, a path.
     """
     named = columns[:1] if words is None else words
     out = Table(

@@ -94,6 +94,13 @@ def test_a_draft_that_solves_little_makes_gates_doubtful(nano):
     assert found["relaygen"].verdict is Verdict.SUITS
 
 
+def test_a_draft_that_solves_as_much_at_every_level_makes_routers_of_whole_questions_doubtful(nano):
+    alike = replace(GOOD, by_level={"1": SOLVED, "5": SOLVED})
+    found = verdicts(facts(nano, alike))
+    assert {name for name, a in found.items() if a.verdict is Verdict.DOUBTFUL} == {"query-router", "cascade"}
+    assert "nothing says which questions to give it" in found["cascade"].reasons[0]
+
+
 def test_greedy_sampling_rules_out_what_needs_alternatives(nano):
     found = verdicts(facts(nano, temperature=0.0))
     assert {found[n].verdict for n in ("majority", "best-of-n", "beam")} == {Verdict.UNFIT}

@@ -7,11 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from baton import nano
 from baton.cli import app, main
-from baton.cli.input import knobs_of
+from baton.cli.input import knobs_of, resumable, task_of
+from baton.config import NANO_PAIR, PairConfig
 
 QUESTION = "Tom has 3 apples and buys 4. How many has he?"
 PAIR = "name: p\ntarget: {target}\ndraft: nano:draft\n"
@@ -50,6 +52,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             ["run", QUESTION, "--router", "target", "--pair", "device.yaml"],
             ["pair.target.device: 'gpu' is no device", "use auto, cpu or cuda"],
         ),
+        (["compare", "missing.yaml"], ["missing.yaml: there is no such file"]),
         (["compare", "recipe.yaml", "--routers", ","], ["routers: ',' names no arm"]),
         (["compare", "recipe.yaml", "--out", "file"], ["file: file exists", "check the path"]),
         (["compare", "recipe.yaml", "--out", "file/run"], ["file/run: not a directory"]),
@@ -65,7 +68,24 @@ def test_wrong_input_is_answered_in_one_line_with_exit_code_2(args, parts):
     assert isinstance(done.exception, SystemExit)
     said = done.stderr.strip().splitlines()
     assert len(said) == 1, said
+    assert said[0].startswith("baton: ")
     assert all(part in said[0] for part in parts), said
+
+
+def test_who_interrupts_work_that_is_stored_is_told_so_in_one_line(capsys):
+    with pytest.raises(typer.Exit) as left, resumable():
+        raise KeyboardInterrupt
+    assert left.value.exit_code == 130
+    assert capsys.readouterr().err == "baton: interrupted; the same command goes on from there\n"
+
+
+def test_a_pair_of_ones_own_is_told_that_it_is_asked_nanos_questions_unless_a_task_is_named(capsys):
+    own = PairConfig.model_validate({"name": "mine", "target": "some/model", "draft": "nano:draft"})
+    assert task_of(None, own).name == "nano"
+    assert capsys.readouterr().err == "note: mine is asked nano's questions; --task names other ones\n"
+    assert task_of("math500", own).name == "math500"
+    assert task_of(None, NANO_PAIR).name == "nano"
+    assert capsys.readouterr().err == ""
 
 
 def test_a_knob_may_be_written_as_a_power_of_ten():

@@ -172,7 +172,7 @@ def test_the_router_of_the_documentation_is_one_file_and_an_import_away(tmp_path
             {"router": {"router": "rsd", "knobs": {"n": 2.0}}},
             "rsd.n: 2.0 is of the wrong kind; give a whole",
         ),
-        ("relaygen", {}, "relaygen.profile: missing; make one with `baton calibrate cues`"),
+        ("relaygen", {}, "relaygen.profile: missing; make one with `baton calibrate cues --pair PAIR`"),
         (
             "relaygen",
             {"cues": ["So"], "answer": "judge"},

@@ -135,7 +135,7 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
     baseline = baseline_label(arms)
     spent = next((a["flops"] for a in arms if a["label"] == baseline), None)
     title = f"{results['pair']} on {results['task']} ({results['split']})"
-    worth = table(title, "router", "n", "accuracy, % (95 %)", "less the target's", "target\nshare", "switches")
+    worth = table(title, "router", "n", "accuracy, % (95 %)", "vs target (95 %)", "target\nshare", "switches")
     cost = table(
         "What they cost", "router", "P50 s", "P99 s", "speed-up\nof P50s", "mean of paired\nspeed-ups",
         "FLOPs\nvs target", "discarded\ntokens",

@@ -187,7 +187,10 @@ def _strength(name: str, facts: Facts) -> Iterator[Remark]:
         yield Verdict.DOUBTFUL, f"{text}: {why}"
     elif name in {"query-router", "cascade"} and len(facts.answers.by_level) > 1:
         shares = [s.draft for s in facts.answers.by_level.values()]
-        yield Verdict.SUITS, f"{text}, from {max(shares):.0%} to {min(shares):.0%} by level: questions differ"
+        if max(shares) > min(shares):
+            yield Verdict.SUITS, f"{text}, from {max(shares):.0%} to {min(shares):.0%} by level: questions differ"
+        else:
+            yield Verdict.DOUBTFUL, f"{text}, at every level alike: nothing says which questions to give it"
 
 
 def _scorers(name: str, facts: Facts) -> Iterator[Remark]:

@@ -59,7 +59,7 @@ def _warn(console: Console, lines: Sequence[str]) -> None:
 
 
 def _formats(check: Check) -> Table:
-    out = table(f"Pair {check.pair}", "", "target", "draft")
+    out = table(f"Pair {check.pair}", "", "target", "draft", breaking=("target", "draft"))
     target, draft, match = check.formats.target, check.formats.draft, check.formats.vocabulary
     for name, value in (
         ("model", lambda f: escape(f.model)),

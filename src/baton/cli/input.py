@@ -76,10 +76,13 @@ def changed(options: Options, temperature: float | None, max_tokens: int | None)
 
 
 def task_of(named: str | None, pair: PairConfig) -> TaskConfig:
-    """The task that an option names: a benchmark, or a file of questions."""
+    """The task that an option names: a benchmark, or a file of questions; nano's if none, which is said of a pair that
+    was not made for it."""
     from baton.config import TaskConfig, validate
 
     if named is None:
+        if not pair.target.model.startswith("nano:"):
+            print(f"note: {pair.name} is asked nano's questions; --task names other ones", file=sys.stderr)
         return TaskConfig()
     is_file = Path(named).suffix != ""
     data = {"name": Path(named).stem, "path": str(Path(named).resolve())} if is_file else {"name": named}

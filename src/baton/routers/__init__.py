@@ -96,7 +96,7 @@ def create(
             raise ValueError(f"{name}.{knob}: {given[knob]!r} has nothing in it; give one or more, or leave it out")
     for knob, f in known.items():
         if knob not in given and f.default is MISSING and f.default_factory is MISSING:
-            raise ValueError(f"{name}.{knob}: missing; set it under knobs")
+            raise ValueError(f"{name}.{knob}: missing; set it under knobs (`--knob {knob}=VALUE` on the command line)")
         if knob not in given and (pair or {}).get(f.metadata.get("pair", "")) is not None:
             given[knob] = (pair or {})[f.metadata["pair"]]
         elif f.metadata.get("path") and given.get(knob) is not None and base is not None:

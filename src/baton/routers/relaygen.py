@@ -52,7 +52,8 @@ class RelayGen:
         if not self.cues:
             if self.profile is None:
                 raise KnobError(
-                    "relaygen.profile", "missing; make one with `baton calibrate cues` and name it here or in pair.cues"
+                    "relaygen.profile",
+                    "missing; make one with `baton calibrate cues --pair PAIR` and name it as pair.cues",
                 )
             profile = CueProfile.load(self.profile)
             cues = profile.cues if self.selected else [seen.cue for seen in profile.statistics]
