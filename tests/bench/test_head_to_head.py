@@ -121,7 +121,7 @@ def test_a_second_start_makes_no_answer_again_and_another_recipe_needs_another_f
     assert len(stored) > 8
     assert compared(folder / "recipe.yaml", folder / "run") == first
     assert all(f.read_bytes() == content for f, content in stored.items())
-    with pytest.raises(ConfigError, match="another --out"):
+    with pytest.raises(ConfigError, match="give another folder"):
         compared(writer(folder)(seed=3), folder / "run")
 
 
