@@ -25,7 +25,8 @@ mps=${RELAY_MPS---mps} start=${RELAY_START-150}
 
 bench() { # NAME OPTION ...: one start of the pair
   local name=$1; shift
-  # Engines take a minute and a half to start, and time to stop.
+  # Engines take a minute and a half to start; vLLM takes some 20 s to import, before the script's seconds begin, and
+  # the engines a few to stop.
   [ $((end - SECONDS)) -gt "$start" ] || { echo "no time for $name"; return 0; }
   echo "== $name, $((end - SECONDS)) s left"
   local words=() word
@@ -35,7 +36,7 @@ bench() { # NAME OPTION ...: one start of the pair
   done
   # shellcheck disable=SC2086
   "${PYTHON:-python3}" scripts/bench_relay.py --out "$out/h200-$name.json" --answers 1 \
-    --seconds $((end - SECONDS - 10)) "${words[@]}" ${RELAY_OPTIONS-}
+    --seconds $((end - SECONDS - 30)) "${words[@]}" ${RELAY_OPTIONS-}
 }
 
 eagle3=(--graphs piecewise --accepted 2.4)
