@@ -1,9 +1,36 @@
-"""What is raised out of a group of tasks."""
+"""Failures: what is tried again, and what is raised out of a group of tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
+
+from baton.engines.base import EngineError
+
+T = TypeVar("T")
+
+ATTEMPTS = 3
+"""At work over which an engine was lost."""
+FIRST_PAUSE_SECONDS = 0.5
+"""Before the second of them; doubled before the third."""
+
+
+async def attempted(work: Callable[[], Awaitable[T]]) -> T:
+    """What `work` gives. It is tried again, `ATTEMPTS` times in all, where an engine was lost over it.
+
+    Raises:
+        EngineError: trying again cannot mend it, or did not.
+    """
+    for attempt in range(ATTEMPTS - 1):
+        try:
+            return await work()
+        except EngineError as error:
+            if not error.retryable:
+                raise
+        await asyncio.sleep(FIRST_PAUSE_SECONDS * 2**attempt)
+    return await work()
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from baton.bench import grading
+from baton import failures
 from baton.bench.grading import GRADERS, Grade, Graded, Grader, MathGrader, boxed, gold_text, last_boxed
 from baton.bench.tasks import Question
 from baton.engines.base import EngineError, EngineLostError
@@ -223,7 +223,7 @@ class Lost(Taste):
     ],
 )
 async def test_a_judge_that_fails_is_asked_again_and_never_makes_an_answer_wrong(times, error, grade, monkeypatch):
-    monkeypatch.setattr(grading, "FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(failures, "FIRST_PAUSE_SECONDS", 0.0)
     grader = Grader(scorers={"taste": Lost(times, error)})
     graded = await grader.grade(question("a", "judge", scorer="taste"), "aa")
     assert graded.grade is grade

@@ -158,7 +158,7 @@ def test_the_router_of_the_documentation_is_one_file_and_an_import_away(tmp_path
         ("relygen", {}, "'relygen' is unknown \\(did you mean 'relaygen'\\?\\); use one of "),
         ("random", {}, "random.share: missing"),
         ("random", {"shar": 0.5}, "random.shar: unknown knob \\(did you mean 'share'\\?\\)"),
-        ("random", {"share": 1.5}, "random.share: 1.5 is no share; use a number from 0 to 1"),
+        ("random", {"share": 1.5}, "random.share: 1.5 is out of range; use a number from 0 to 1"),
         ("random", {"share": "half"}, "random.share: 'half' is of the wrong kind; give a number"),
         ("random", {"share": True}, "random.share: True is of the wrong kind; give a number"),
         ("lookahead", {"depth": 2.5}, "lookahead.depth: 2.5 is of the wrong kind; give a whole number"),

@@ -177,8 +177,8 @@ def test_every_token_of_the_scorer_is_counted_and_no_token_is_encoded_again():
         ({"gate": "sharp"}, "rsd.gate: 'sharp' is unknown; use one of constant, binary"),
         ({"gate": "constant", "p": 2}, "rsd.gate: constant.p: 2 is no probability"),
         ({"threshold": float("nan")}, "binary.threshold: nan"),
-        ({"n": 0}, "rsd.n: 0 drafts leave nothing to gate"),
-        ({"step_tokens": 0}, "rsd.step_tokens: 0 leaves no step"),
+        ({"n": 0}, "rsd.n: 0 is too little"),
+        ({"step_tokens": 0}, "rsd.step_tokens: 0 is too little"),
     ],
 )
 def test_a_wrong_knob_is_refused_by_name(knobs, message):

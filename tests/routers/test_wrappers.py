@@ -258,7 +258,7 @@ def test_wrappers_are_nested_in_a_recipe_and_need_what_they_wear():
         ("bail-out", {"router": {"name": "x"}}, "bail-out.router: .* is no router; give a name"),
         ("bail-out", {"router": "draft", "rejections": 0}, "bail-out.rejections: 0 is too little"),
         ("steady", {"router": "draft", "share": 0.5}, "steady.knob: draft has no number 'threshold'"),
-        ("budget", {"router": "draft", "share": 2}, "budget.share: 2 is no share"),
+        ("budget", {"router": "draft", "share": 2}, "budget.share: 2 is out of range"),
         ("fallback", {"router": "draft", "function": "nowhere:f"}, "fallback.function: 'nowhere:f' cannot be"),
     ],
 )

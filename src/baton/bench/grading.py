@@ -21,6 +21,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from baton.engines.base import EngineError
+from baton.failures import attempted
 from baton.sandbox import Limits, Program, run_tests
 from baton.scorers.base import NO_VERDICT, Score, Scorer, ScoreRequest
 
@@ -31,11 +32,6 @@ WORKER = "baton.bench.math_worker"
 START_SECONDS = 120.0
 """Importing math-verify takes about a second; on a loaded machine it may take many."""
 
-
-ATTEMPTS = 3
-"""At a grade, of a model that was lost."""
-FIRST_PAUSE_SECONDS = 0.5
-"""Before the second of them; doubled before the third."""
 
 _DIGITS = re.compile(r"[+-]?[0-9]{1,18}")
 """A whole number, which can be compared without help."""
@@ -118,14 +114,10 @@ class Grader:
         name = question.grader
         if name not in self._graders:
             self._graders[name] = self._make(name)
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                return await self._graders[name].grade(question, text)
-            except EngineError as error:
-                if not error.retryable or attempt == ATTEMPTS:
-                    return Graded(Grade.TIMEOUT, reason=f"{type(error).__name__}: {error}")
-                await asyncio.sleep(FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
-        raise AssertionError("unreachable")
+        try:
+            return await attempted(lambda: self._graders[name].grade(question, text))
+        except EngineError as error:
+            return Graded(Grade.TIMEOUT, reason=f"{type(error).__name__}: {error}")
 
     async def close(self) -> None:
         for grader in self._graders.values():

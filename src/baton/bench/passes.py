@@ -29,12 +29,11 @@ from baton.config import (
     RouterConfig,
     recipe_options,
 )
+from baton.failures import FIRST_PAUSE_SECONDS
 from baton.generation import Generation, generate
 from baton.pair import Pair, Pairs
 from baton.trace import Role, Trace
 
-FIRST_PAUSE_SECONDS = 0.5
-"""Before the second attempt at an answer that failed; doubled before each further one."""
 DOUBTFUL = 8
 """After so many failed answers in a row the engines are asked for a sign of life."""
 PULSE_SECONDS = 120.0

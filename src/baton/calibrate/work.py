@@ -7,17 +7,14 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
 
-from baton.engines.base import Engine, EngineError, Prefix, TokenScore
-from baton.failures import first_failure
+from baton.engines.base import Engine, Prefix, TokenScore
+from baton.failures import attempted, first_failure
 from baton.generation import Options, Router, generate
 from baton.pair import Pair
 from baton.records import Lines, locked, read_traces, settle
 from baton.trace import Trace
 
 T = TypeVar("T")
-
-ATTEMPTS = 3
-"""Attempts at an answer whose engine was lost."""
 
 
 class Question(Protocol):
@@ -78,8 +75,8 @@ async def collect(
     """The router's answers to `questions`, appended to `store` as they finish; what is there already is not repeated.
 
     `finish` adds to a trace before it is stored. With `between`, answers are made in blocks of `concurrency`: it runs
-    before each, when none of the block before is under way any more. The first answer that fails ends the rest; an
-    engine that was lost gets `ATTEMPTS`.
+    before each, when none of the block before is under way any more. The first answer that fails, also when tried
+    again, ends the rest.
 
     Raises:
         ValueError: the store answers other questions of the same ids.
@@ -99,7 +96,9 @@ async def collect(
     async def one(item: tuple[Q, int]) -> None:
         nonlocal done
         question, sample = item
-        trace = await _answer(pair, router, question, sample, options)
+        trace = await attempted(
+            lambda: generate(pair, router, question.question, options=options, question_id=question.id, sample=sample)
+        )
         if finish is not None:
             await finish(question, trace)
         have[question.id, sample] = trace
@@ -115,19 +114,6 @@ async def collect(
                 await between()
                 await each(missing[n : n + concurrency], one, concurrency)
     return [have[q.id, s] for q, s in wanted]
-
-
-async def _answer(pair: Pair, router: Router, question: Question, sample: int, options: Options) -> Trace:
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            return await generate(
-                pair, router, question.question, options=options, question_id=question.id, sample=sample
-            )
-        except EngineError as error:
-            if not error.retryable or attempt == ATTEMPTS:
-                raise
-            await asyncio.sleep(0.5 * 2 ** (attempt - 1))
-    raise AssertionError("unreachable")
 
 
 async def each(items: Iterable[T], work: Callable[[T], Awaitable[None]], concurrency: int) -> None:

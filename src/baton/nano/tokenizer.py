@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
@@ -54,10 +53,6 @@ def train_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
         clean_up_tokenization_spaces=False,
         chat_template=CHAT_TEMPLATE,
     )
-
-
-def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    tokenizer.save_pretrained(folder)
 
 
 def problem_text(question: str, worked: Worked) -> str:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from baton.gate import Constant, Gate, Threshold
 from baton.generation import Generation, Router
+from baton.routers.checks import at_least, share
 from baton.routers.worn import Wearing, Worn
 from baton.trace import Segment
 
@@ -39,10 +40,8 @@ class BudgetRouter(Wearing):
     name: ClassVar[str] = "budget"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.share <= 1:
-            raise ValueError(f"budget.share: {self.share} is no share; use a number from 0 to 1")
-        if self.expected_tokens < 1:
-            raise ValueError(f"budget.expected_tokens: {self.expected_tokens} is no length; use 1 or more")
+        share("budget.share", self.share)
+        at_least("budget.expected_tokens", self.expected_tokens, 1)
 
     async def __call__(self, gen: Generation) -> None:
         await self.router(_Spending(gen, self).as_generation())

@@ -10,6 +10,7 @@ from baton.boundary import STEP, Cap
 from baton.engines.base import Read, Sampling
 from baton.gate import Threshold
 from baton.generation import Generation
+from baton.routers.checks import at_least, share
 from baton.trace import Segment
 
 PROMPT = (
@@ -58,10 +59,8 @@ class ConfSpec:
             raise ValueError(
                 f"confspec.confidence: {self.confidence} is out of range; use 0.5 (the draft always decides) to 1.01"
             )
-        if not 0 <= self.threshold <= 1:
-            raise ValueError(f"confspec.threshold: {self.threshold} is no probability; use a number from 0 to 1")
-        if self.step_tokens < 1:
-            raise ValueError(f"confspec.step_tokens: {self.step_tokens} leaves no step; use 1 or more")
+        share("confspec.threshold", self.threshold)
+        at_least("confspec.step_tokens", self.step_tokens, 1)
         if not self.prompt:
             raise ValueError("confspec.prompt: '' asks nothing; leave it out or say what should be checked")
         if not self.yes or not self.no or set(self.yes) & set(self.no):

@@ -8,7 +8,7 @@ from typing import ClassVar
 from baton.boundary import MARGIN, When
 from baton.generation import Generation
 from baton.routers.checks import ANSWERS, at_least, one_of, share
-from baton.trace import Phase
+from baton.routers.hand_over import hand_over
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,4 @@ class Margin:
     async def __call__(self, gen: Generation) -> None:
         unsure = When(MARGIN, "<", self.low, keep=False)
         sure = When(MARGIN, ">=", self.high, after=self.stay - 1)
-        while not gen.finished:
-            if gen.phase is Phase.ANSWER and self.answer != "relay":
-                await gen.write(self.answer)
-                continue
-            stretch = await gen.write("draft", [unsure])
-            if stretch.ended_by is unsure:
-                await gen.write("target", [sure])
+        await hand_over(gen, unsure, sure, self.answer)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from baton.generation import Generation
-from baton.routers.checks import one_of
+from baton.routers.checks import one_of, share
 from baton.routers.units import UNITS
 
 
@@ -28,8 +28,7 @@ class Random:
     name: ClassVar[str] = "random"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.share <= 1:
-            raise ValueError(f"random.share: {self.share} is no share; use a number from 0 to 1")
+        share("random.share", self.share)
         one_of("random.unit", self.unit, tuple(UNITS))
 
     async def __call__(self, gen: Generation) -> None:

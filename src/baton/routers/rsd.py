@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from baton.boundary import Cap
 from baton.gate import GATES, Constant, Gate, Logistic, Threshold, make_gate
 from baton.generation import Generation
+from baton.routers.checks import at_least, one_of
 from baton.routers.units import UNITS, tokens_of, unit_boundary
 
 
@@ -59,14 +60,11 @@ class RSD:
     name: ClassVar[str] = "rsd"
 
     def __post_init__(self) -> None:
-        if self.gate not in GATES:
-            raise ValueError(f"rsd.gate: {self.gate!r} is unknown; use one of {', '.join(GATES)}")
-        if self.n < 1:
-            raise ValueError(f"rsd.n: {self.n} drafts leave nothing to gate; use 1 or more")
+        one_of("rsd.gate", self.gate, tuple(GATES))
+        at_least("rsd.n", self.n, 1)
+        at_least("rsd.step_tokens", self.step_tokens, 1)
         if self.unit == "cues" and self.profile is None:
             raise ValueError("rsd.profile: missing for unit cues; make one with `baton calibrate cues`")
-        if self.step_tokens < 1:
-            raise ValueError(f"rsd.step_tokens: {self.step_tokens} leaves no step; use 1 or more")
         try:
             self.acceptance  # noqa: B018
         except ValueError as error:

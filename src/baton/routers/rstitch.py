@@ -9,7 +9,7 @@ from typing import ClassVar
 from baton.boundary import ENTROPY, When
 from baton.generation import Generation
 from baton.routers.checks import ANSWERS, one_of, share
-from baton.trace import Phase
+from baton.routers.hand_over import hand_over
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,4 @@ class RStitch:
         back = self.tau if self.back is None else self.back
         unsure = When(ENTROPY, ">", self.tau * math.log(len(gen.vocabulary("draft"))), keep=False)
         sure = When(ENTROPY, "<=", back * math.log(len(gen.vocabulary("target"))))
-        while not gen.finished:
-            if gen.phase is Phase.ANSWER and self.answer != "relay":
-                await gen.write(self.answer)
-                continue
-            stretch = await gen.write("draft", [unsure])
-            if stretch.ended_by is unsure:
-                await gen.write("target", [sure])
+        await hand_over(gen, unsure, sure, self.answer)

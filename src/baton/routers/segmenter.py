@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from baton.generation import Generation
 from baton.routers.checks import ANSWERS, at_least, one_of, share
-from baton.trace import Phase
+from baton.routers.hand_over import hand_over
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,4 @@ class Segmenter:
     async def __call__(self, gen: Generation) -> None:
         harmful = gen.learned(self.hand_back, self.threshold, keep=False)
         harmless = gen.learned(self.take_over, self.sure, above=False, after=self.stay)
-        while not gen.finished:
-            if gen.phase is Phase.ANSWER and self.answer != "relay":
-                await gen.write(self.answer)
-                continue
-            stretch = await gen.write("draft", [harmful])
-            if stretch.ended_by is harmful:
-                await gen.write("target", [harmless])
+        await hand_over(gen, harmful, harmless, self.answer)

@@ -11,7 +11,7 @@ from baton.boundary import STEP, Cap
 from baton.engines.base import UnsupportedError
 from baton.gate import Threshold
 from baton.generation import Generation
-from baton.routers.checks import at_least
+from baton.routers.checks import at_least, one_of, share
 from baton.trace import Segment
 
 
@@ -55,10 +55,8 @@ class SpecGuard:
     def __post_init__(self) -> None:
         for knob, value in (("n", self.n), ("step_tokens", self.step_tokens)):
             at_least(f"specguard.{knob}", value, 1)
-        if self.pooling not in {"softmax", "mean"}:
-            raise ValueError(f"specguard.pooling: {self.pooling!r} is unknown; use softmax or mean")
-        if not 0 <= self.grounding <= 1:
-            raise ValueError(f"specguard.grounding: {self.grounding} is no weight; use a number from 0 to 1")
+        one_of("specguard.pooling", self.pooling, ("softmax", "mean"))
+        share("specguard.grounding", self.grounding)
         if not (math.isfinite(self.floor) and self.floor < 0):
             raise ValueError(f"specguard.floor: {self.floor} is no log-probability; use a number below 0")
         if math.isnan(self.threshold):

@@ -11,6 +11,7 @@ from baton.boundary import STEP, Boundary, Cap
 from baton.engines.base import NOTHING, Read, Sampling
 from baton.gate import Constant, Threshold
 from baton.generation import Generation
+from baton.routers.checks import at_least, one_of
 from baton.routers.early import end_with
 from baton.trace import Segment
 
@@ -90,12 +91,9 @@ class SpecReason:
     def __post_init__(self) -> None:
         if not 0 <= self.threshold <= 10:
             raise ValueError(f"specreason.threshold: {self.threshold} is no mark; use 0 to 9 (10 rejects everything)")
-        if self.score not in {"greedy", "expected"}:
-            raise ValueError(f"specreason.score: {self.score!r} is unknown; use greedy or expected")
-        if self.first_n < 0:
-            raise ValueError(f"specreason.first_n: {self.first_n} is negative; use 0 or more steps")
-        if self.step_tokens < 1:
-            raise ValueError(f"specreason.step_tokens: {self.step_tokens} leaves no step; use 1 or more")
+        one_of("specreason.score", self.score, ("greedy", "expected"))
+        at_least("specreason.first_n", self.first_n, 0)
+        at_least("specreason.step_tokens", self.step_tokens, 1)
         if not self.prompt:
             raise ValueError("specreason.prompt: '' asks nothing; leave it out or say what the target should mark")
 

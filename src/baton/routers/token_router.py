@@ -8,7 +8,7 @@ from typing import ClassVar
 from baton.boundary import Cap
 from baton.generation import Generation
 from baton.routers.checks import ANSWERS, at_least, one_of, share
-from baton.trace import Phase
+from baton.routers.hand_over import hand_over
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,4 @@ class TokenRouter:
 
     async def __call__(self, gen: Generation) -> None:
         diverges = gen.learned(self.scorer, self.threshold, keep=False)
-        while not gen.finished:
-            if gen.phase is Phase.ANSWER and self.answer != "relay":
-                await gen.write(self.answer)
-                continue
-            stretch = await gen.write("draft", [diverges])
-            if stretch.ended_by is diverges:
-                await gen.write("target", [Cap(self.stay)])
+        await hand_over(gen, diverges, Cap(self.stay), self.answer)

@@ -8,7 +8,6 @@ engine's steps are full.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import time
@@ -22,8 +21,9 @@ from typing import Any
 from baton.bench.grading import Grade, Grader
 from baton.bench.tasks import Question, spread
 from baton.boundary import END_OF_TEXT, STEP, Cap
-from baton.calibrate.work import ATTEMPTS, Progress, claim, collect, each
+from baton.calibrate.work import Progress, claim, collect, each
 from baton.engines.base import EngineError
+from baton.failures import attempted
 from baton.generation import Generation, Options, Router, RouterError, generate
 from baton.pair import Pair
 from baton.records import Lines, read_json, read_records, write_json
@@ -349,7 +349,9 @@ async def _label_all(
     async def one(state: State) -> None:
         nonlocal done, failed
         try:
-            label = await _attempts(pair, state, options, settings, grader, visited_by, continue_by)
+            label = await attempted(
+                lambda: label_state(pair, state, options, settings, grader, visited_by, continue_by)
+            )
         except (EngineError, RouterError) as error:
             failed += 1
             line = {"state": state.key, "error": f"{type(error).__name__}: {error}", "time": time.time()}
@@ -366,20 +368,6 @@ async def _label_all(
     finally:
         await grader.close()
     return failed
-
-
-async def _attempts(
-    pair: Pair, state: State, options: Options, settings: Settings, grader: Grader, visited_by: str,
-    continue_by: Router | None,
-) -> Label | None:  # fmt: skip
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            return await label_state(pair, state, options, settings, grader, visited_by, continue_by)
-        except EngineError as error:
-            if not error.retryable or attempt == ATTEMPTS:
-                raise
-            await asyncio.sleep(0.5 * 2 ** (attempt - 1))
-    raise AssertionError("unreachable")
 
 
 def _rows(folder: Path) -> dict[tuple[str, int, int], dict[str, Any]]:
