@@ -155,7 +155,7 @@ def test_the_prompt_can_quote_the_step():
     [
         ({"threshold": 11}, "specreason.threshold: 11 is no mark"),
         ({"score": "average"}, "specreason.score: 'average' is unknown"),
-        ({"first_n": -1}, "specreason.first_n: -1 is negative"),
+        ({"first_n": -1}, "specreason.first_n: -1 is too little"),
         ({"step_tokens": 0}, "specreason.step_tokens: 0"),
         ({"prompt": ""}, "specreason.prompt: '' asks nothing"),
     ],
