@@ -431,6 +431,20 @@ async def test_an_answer_stays_with_one_of_several_servers() -> None:
         second.close()
 
 
+async def test_a_server_that_is_lost_gets_no_new_answers_while_there_is_another() -> None:
+    async with serving(in_ids([30])) as lost:
+        pass
+    async with serving(in_ids([31])) as lives, client(lost, lives, retries=0) as engine:
+        with pytest.raises(EngineLostError):
+            await write(engine, [5], 1, session=engine.open([5]))
+        sessions = [engine.open([5]) for _ in range(3)]
+        assert [(await write(engine, [5], 1, session=session)).ids for session in sessions] == 3 * [[31]]
+    async with client(lost, retries=0) as engine:
+        for _ in range(2):
+            with pytest.raises(EngineLostError):
+                await write(engine, [5], 1)
+
+
 async def test_what_is_forgotten_has_another_salt() -> None:
     async with serving(in_ids([30])) as server, client(server) as engine:
         for _ in range(2):

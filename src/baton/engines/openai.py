@@ -13,6 +13,7 @@ import asyncio
 import json
 import os
 import secrets
+import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
@@ -49,6 +50,8 @@ OF_THE_REQUEST = frozenset([400, 413, 422])
 """Answers of a server that lives and takes other requests."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 10.0
 """Before the second attempt at a request; doubled before each further one."""
+REST_S = 30.0
+"""For which a server that was lost gets no new answers, as long as there is another."""
 POLL_S = 1.0
 """Between two looks at a server's own counters while requests run."""
 FOREIGN = "what it answers is no completion; is it the address of an OpenAI-compatible server?"
@@ -116,6 +119,8 @@ class Server:
         """Part of what a prefix is found in the cache by: a new one leaves everything cached behind."""
         self.sessions = 0
         self.running = 0
+        self._lost = float("-inf")
+        """By the monotonic clock, when it could last not be reached, or went away."""
         self.counts = dict.fromkeys(
             ("requests", "retries", "tokens_sampled", "tokens_prefilled", "tokens_cached", "seams", "seams_differ"), 0.0
         )
@@ -123,6 +128,11 @@ class Server:
         """The server's own counters, when it was last looked at."""
 
     # What the sessions call.
+
+    @property
+    def rests(self) -> bool:
+        """Whether it was lost a short while ago."""
+        return time.monotonic() < self._lost + REST_S
 
     @property
     def context(self) -> int | None:
@@ -463,6 +473,7 @@ class Server:
     def _failure(self, error: Exception) -> EngineError:
         if isinstance(error, EngineError):
             return error
+        self._lost = time.monotonic()
         said = str(error) or type(error).__name__
         if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)):
             return EngineLostError(f"{self.url}: it cannot be reached ({said}); is the server up?")
@@ -569,8 +580,8 @@ class OpenAIEngine(Engine):
         return cls(own, tokenizer, vocabulary, speculation=speculative, architecture=known)
 
     def open(self, prompt: Sequence[int]) -> Session:
-        """A session on the server that has the fewest."""
-        return CopySession.on_idlest(self.servers)
+        """A session on the server that has the fewest. One that was lost has none, and would get them all."""
+        return CopySession.on_idlest([server for server in self.servers if not server.rests] or self.servers)
 
     def render(self, messages: Sequence[dict[str, str]], *, thinking: bool = True) -> list[int]:
         return chat.render(self._tokenizer, self.vocabulary, messages, thinking)
