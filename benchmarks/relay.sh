@@ -23,6 +23,10 @@ export PYTHONPATH=$PWD/src${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1 OMP_NUM
 end=$((SECONDS + seconds))
 mps=${RELAY_MPS---mps} start=${RELAY_START-150}
 
+# Stopped, it stops what runs, and begins nothing more.
+running=
+trap 'trap "" INT TERM; [ -z "$running" ] || { kill -TERM "$running"; wait "$running"; }; exit 130' INT TERM
+
 bench() { # NAME OPTION ...: one start of the pair
   local name=$1; shift
   # Engines take a minute and a half to start; vLLM takes some 20 s to import, before the script's seconds begin, and
@@ -36,7 +40,9 @@ bench() { # NAME OPTION ...: one start of the pair
   done
   # shellcheck disable=SC2086
   "${PYTHON:-python3}" scripts/bench_relay.py --out "$out/h200-$name.json" --answers 1 \
-    --seconds $((end - SECONDS - 30)) "${words[@]}" ${RELAY_OPTIONS-}
+    --seconds $((end - SECONDS - 30)) "${words[@]}" ${RELAY_OPTIONS-} &
+  running=$!
+  wait "$running"
 }
 
 eagle3=(--graphs piecewise --accepted 2.4)
