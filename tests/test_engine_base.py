@@ -150,6 +150,13 @@ def test_a_backend_that_cannot_score_says_so():
         run(work())
 
 
+def test_of_no_tokens_no_backend_is_asked():
+    async def work():
+        return await Remote("").open([]).logprob(Prefix([1]), [])
+
+    assert run(work()) == ([], Usage(prompt=1))
+
+
 def test_roles_are_engines_of_any_kind():
     engines = pair(Remote(TEXT), ScriptedEngine("draft", TEXT))
     trace = run(generate(engines, RelayGen(cues=["Wait,"]), "q", options=Options()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import statistics
 import subprocess
 import sys
@@ -84,7 +85,8 @@ def test_what_is_measured_already_is_said_without_engines(tmp_path: Path) -> Non
     kept = SCRIPT.parents[1] / "benchmarks" / "relay" / "h200-full.json"
     out = tmp_path / kept.name
     out.write_text(kept.read_text())
-    done = summarised("--out", out, "--mps", "--graphs", "full", "--answers", "1")
+    # Overlap is measured at none but the answers at once.
+    done = summarised("--out", out, "--mps", "--graphs", "full", "--answers", "1", "--sharing", "16,1,2")
     assert done.returncode == 0, done.stderr[-3000:]
     said, *rows = done.stdout.splitlines()
     assert said == "all is measured"
@@ -95,3 +97,19 @@ def test_engines_are_given_once_for_all_measurements(tmp_path: Path) -> None:
     done = summarised("--out", tmp_path / "a.json", "then", "--out", tmp_path / "b.json", "--target", "8b")
     assert done.returncode == 2
     assert "--target: given before `then`" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--at-once", "0"], "--at-once: '0' names none"),
+        (["--at-once", ""], "--at-once: '' names none"),
+        (["--cache-mb", "64"], "--cache-mb: '64' is not one number for each model"),
+        (["--of-capacity", "0.5,-1"], "--of-capacity: '0.5,-1' holds a share that is none"),
+    ],
+)
+def test_what_cannot_be_measured_is_told(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = runpy.run_path(str(SCRIPT))["arguments"]
+    with pytest.raises(SystemExit):
+        arguments(["--out", "x.json", *words])
+    assert told in capsys.readouterr().err

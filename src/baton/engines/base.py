@@ -474,6 +474,8 @@ class PrefixSession(Session):
     async def logprob(
         self, prefix: Prefix, ids: Sequence[int], temperature: float = 1.0
     ) -> tuple[list[TokenScore], Usage]:
+        if not ids:
+            return [], Usage(prompt=len(prefix))
         return await self.engine.logprob([*prefix.ids(), *ids], len(ids), temperature)
 
     def fork(self) -> Session:
