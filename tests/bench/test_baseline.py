@@ -75,7 +75,7 @@ def test_speedups_under_load_are_against_the_same_arm(tmp_path):
 
 def test_accuracies_of_scored_answers_are_the_same_numbers_in_every_table():
     run = Run([PLAIN, DRAFT], {QUALITY: ["q0", "q1", "q2"]}, samples=2)
-    from baton.bench.head_to_head import _pairs
+    from baton.bench.head_to_head_figures import pairs
 
     for arm, grades in ((PLAIN, "cccccw"), (DRAFT, "cwcwww")):
         for k, grade in enumerate(grades):
@@ -84,7 +84,7 @@ def test_accuracies_of_scored_answers_are_the_same_numbers_in_every_table():
     from baton.bench import metrics
 
     told = by_label(metrics.results(run, {}))["draft"]
-    (pair,) = _pairs(run, [PLAIN, DRAFT], {"target", "draft"})
+    (pair,) = pairs(run, [PLAIN, DRAFT], {"target", "draft"})
     assert pair["accuracy_delta"] == -told["accuracy_delta"]
     assert pair["mcnemar_p"] == told["mcnemar_p"]
     assert sorted(pair["accuracy_delta_ci"]) == sorted(-end for end in told["accuracy_delta_ci"])

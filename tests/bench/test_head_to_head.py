@@ -14,8 +14,8 @@ import pytest
 import yaml
 from rich.console import Console
 
-from baton.bench import head_to_head
 from baton.bench.command import run_compare
+from baton.bench.head_to_head_figures import show_results
 from baton.bench.runner import compare
 from baton.bench.terminal import Progress
 from baton.config import ConfigError, load_recipe
@@ -149,7 +149,7 @@ def test_two_arms_that_met_the_budget_are_compared_and_a_missed_budget_is_told(r
     assert equal["accuracy_delta_ci"][0] <= equal["accuracy_delta"] <= equal["accuracy_delta_ci"][1]
     assert not pairs[frozenset(("near", "stuck@p50"))]["equal"]
     console = Console(file=io.StringIO(), width=160)
-    head_to_head.show_results(found["head_to_head"], console)
+    show_results(found["head_to_head"], console)
     said = console.file.getvalue()
     assert "At equal P50" in said
     assert "stuck@p50 missed the budget by" in said

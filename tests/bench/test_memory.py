@@ -13,9 +13,11 @@ import yaml
 from made_answers import answer
 from rich.console import Console
 
-from baton.bench import head_to_head, memory, metrics, runner
+from baton.bench import memory, metrics, runner
 from baton.bench.command import run_compare
+from baton.bench.head_to_head_figures import show_results
 from baton.bench.memory import MIB, Need
+from baton.bench.memory_figures import Ran, figures
 from baton.config import NANO_PAIR
 from baton.pair import Pair
 from baton.trace import Role
@@ -87,7 +89,7 @@ def test_arms_run_within_the_same_memory_or_are_lowered_until_they_do(tmp_path):
     assert votes["throughput_ratio_ci"][0] <= votes["throughput_ratio"] <= votes["throughput_ratio_ci"][1]
     assert section["questions"] == 4
     console = Console(file=io.StringIO(), width=160)
-    head_to_head.show_results({"memory": section}, console)
+    show_results({"memory": section}, console)
     assert "random does not fit: its weights and one answer take" in console.file.getvalue()
     kept = {f: f.read_bytes() for f in (out / "memory").iterdir()}
     assert run_compare(path, out=out) == 0
@@ -140,20 +142,20 @@ def test_an_arm_that_fails_does_not_count_and_is_tried_again(tmp_path, capsys, m
 
 
 def test_answers_that_are_cut_off_are_no_answers_and_leave_their_percentiles_unknown():
-    def ran(finish: list[str]) -> memory._Ran:
+    def ran(finish: list[str]) -> Ran:
         grades = {"end_of_text": "correct", "timeout": "no_answer"}
         traces = [answer("a", f"q{n}", seconds=1.0 + n, finish=f, grade=grades[f]) for n, f in enumerate(finish)]
         cell = {"cache_bytes_peak": {}, "gpu_memory_bytes": None, "failures": 0}
-        return memory._Ran(memory.Place(ONE, 2), cell, [metrics.record(t) for t in traces])
+        return Ran(memory.Place(ONE, 2), cell, [metrics.record(t) for t in traces])
 
     whole, cut = ran(["end_of_text"] * 4), ran(["end_of_text"] * 2 + ["timeout"] * 2)
-    found = memory._figures(cut, whole, 100 * MIB, 64)
+    found = figures(cut, whole, 100 * MIB, 64)
     assert found["timeouts"] == 2
     assert found["answers_per_s"] == pytest.approx(2 * 2 / 10)
     assert found["throughput_ratio"] == pytest.approx(0.5)
     assert found["accuracy"] == 0.5
     assert found["latency_s"]["p90"] is None
-    assert memory._figures(whole, None, 100 * MIB, 64)["latency_s"]["p90"] == pytest.approx(3.7)
+    assert figures(whole, None, 100 * MIB, 64)["latency_s"]["p90"] == pytest.approx(3.7)
 
 
 async def test_a_pair_may_be_loaded_for_one_role():

@@ -16,9 +16,10 @@ import pytest
 from baton import routers
 from baton.bench.tasks import Question
 from baton.boundary import STEP, Cap
+from baton.calibrate.knobs import Knob, find_knob
 from baton.calibrate.points import Asked, Points, varied
 from baton.calibrate.reliability import Scored
-from baton.calibrate.thresholds import YARDSTICK_TOKENS, Knob, Settings, Tried, find_knob, operating_points
+from baton.calibrate.thresholds import YARDSTICK_TOKENS, Settings, Tried, operating_points
 from baton.engines.base import EngineLostError
 from baton.flops import Architecture
 from baton.gate import Threshold

@@ -99,9 +99,9 @@ def run_compare(
         return 0
     terminal.report(results, console)
     if "head_to_head" in results:
-        from baton.bench import head_to_head
+        from baton.bench.head_to_head_figures import show_results
 
-        head_to_head.show_results(results["head_to_head"], console)
+        show_results(results["head_to_head"], console)
     console.print(f"Figures: {folder / 'results.json'}", highlight=False, soft_wrap=True)
     _write_report(folder)
     tracking.end(folder)

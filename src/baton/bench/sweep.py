@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
+from baton.calibrate.knobs import Knob, find_knob, moving_knobs
 from baton.calibrate.points import varied
-from baton.calibrate.thresholds import Knob, find_knob, moving_knobs
 from baton.config import ConfigError, Recipe, RouterConfig
 from baton.config.files import parse_yaml
 

@@ -11,10 +11,11 @@ from baton import routers
 from baton.bench import environment, tasks
 from baton.bench.tasks import Question, digest
 from baton.calibrate import rescoring, thresholds, work
+from baton.calibrate.knobs import Knob, find_knob
 from baton.calibrate.points import COSTS, Asked, Points, generation_settings, speculation_settings, varied
 from baton.calibrate.reliability import Scored
 from baton.calibrate.rescoring import Placed
-from baton.calibrate.thresholds import Knob, Settings
+from baton.calibrate.thresholds import Settings
 from baton.calibrate.work import Progress
 from baton.config import ConfigError, PairConfig, Recipe, cue_profile, recipe_options
 from baton.generation import Options, Router
@@ -120,7 +121,7 @@ def arms_of(recipe: Recipe) -> list[Calibrated]:
         if arm.points is None or arm.at is None:
             continue
         try:
-            knob = thresholds.find_knob(arm.router, arm.knobs, arm.vary)
+            knob = find_knob(arm.router, arm.knobs, arm.vary)
         except ValueError as error:
             raise ConfigError(f"{recipe.path}: {arm.name}: {error}") from None
         mine = Calibrated(

@@ -15,20 +15,19 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from baton import routers
 from baton.bench import metrics, statistics
 from baton.bench.grading import ASKING, Grade, Graded, Grader
 from baton.bench.metrics import P99_ANSWERS
 from baton.bench.tasks import Question, digest
 from baton.calibrate import work
+from baton.calibrate.knobs import Knob
 from baton.calibrate.points import COSTS, LATENCIES, MEASURES, Asked, Evaluation, Point, Points
 from baton.calibrate.reliability import Scored, accepted_harm, harm_threshold
 from baton.calibrate.work import Progress
@@ -37,7 +36,6 @@ from baton.flops import Architecture
 from baton.gate import Threshold
 from baton.generation import Budget, Options, Router, generate
 from baton.pair import Pair
-from baton.routers.checks import is_whole
 from baton.routers.target import Target
 from baton.trace import Trace
 
@@ -49,36 +47,6 @@ SCORES_WEIGHT = 0.9
 """How far seen scores, rather than the plain range, set the distance between two thresholds."""
 YARDSTICK_TOKENS = 16
 """Of the answer that tells how fast the machine is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Knob:
-    """A number of a router that moves its target share.
-
-    Raises:
-        ValueError: the range is empty, or cannot be searched in logarithms.
-    """
-
-    name: str
-    low: float
-    high: float
-    rises: bool | None = None
-    """Whether a larger value means a larger target share, as far as that is known."""
-    log: bool = False
-    """Equal steps are equal factors."""
-    fixed: bool = False
-    """Keep to the range although scores lie outside it."""
-
-    def __post_init__(self) -> None:
-        if not self.low < self.high:
-            raise ValueError(f"range: {self.low:g} is not below {self.high:g}; give LOW,HIGH")
-        if self.log and self.low <= 0:
-            raise ValueError(f"range: {self.low:g} is not positive, and {self.name} is searched by factors; raise it")
-
-    @property
-    def whole(self) -> bool:
-        """Whether only whole numbers are values."""
-        return isinstance(self.low, int) and isinstance(self.high, int)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,64 +70,6 @@ class Settings:
                 raise ValueError(f"{name}: {getattr(self, name)} is too few; use 1 or more")
         if not self.tolerance > 0:
             raise ValueError(f"tolerance: {self.tolerance} can never be reached; use a positive number")
-
-
-def moving_knobs(router: str, knobs: Mapping[str, Any]) -> list[str]:
-    """Knobs of a router that declare a range and do something beside its other `knobs`."""
-    cls = routers.find(router)
-    return [f.name for f in fields(cls) if f.init and "vary" in f.metadata and f.name not in _idle(cls, knobs)]
-
-
-def _idle(cls: type[Any], knobs: Mapping[str, Any]) -> set[str]:
-    return cls.idle(knobs) if hasattr(cls, "idle") else set()
-
-
-def find_knob(
-    router: str, knobs: Mapping[str, Any], vary: str | None = None, span: tuple[float, float] | None = None
-) -> Knob:
-    """The knob to vary: `vary`, or the first one that the router declares. Dots lead into a worn router.
-
-    Raises:
-        ValueError: the router has no such knob, or none that moves its share, or its range is not known.
-    """
-    cls = routers.find(router)
-    first, _, rest = (vary or "").partition(".")
-    if rest:
-        worn = knobs.get(first)
-        if not isinstance(worn, (str, Mapping)):
-            raise ValueError(f"vary: {vary!r}: {router} was given no {first!r}; add --knob {first}=NAME")
-        inner: Mapping[str, Any] = {"router": worn} if isinstance(worn, str) else worn
-        found = find_knob(str(inner.get("router")), inner.get("knobs") or {}, rest, span)
-        return replace(found, name=vary or "")
-    known = {f.name: f for f in fields(cls) if f.init}
-    declared = moving_knobs(router, knobs)
-    if vary is None and not declared:
-        wears = next((name for name, f in known.items() if f.metadata.get("router")), None)
-        remedy = f"name one of the router it wears: --vary {wears}.KNOB" if wears else "there is nothing to calibrate"
-        raise ValueError(f"router: {router!r} has no knob that moves its target share; {remedy}")
-    name = vary or declared[0]
-    if name not in known:
-        raise ValueError(f"vary: {router} has no knob {name!r}; use one of {', '.join(declared or known)}")
-    if name in _idle(cls, knobs):
-        given = ", ".join(f"{k}={v}" for k, v in knobs.items()) or "its other knobs"
-        raise ValueError(
-            f"vary: {router}.{name} does nothing beside {given}; vary {' or '.join(declared) or 'another'}"
-        )
-    about = known[name].metadata
-    if span is None and "vary" not in about:
-        raise ValueError(f"vary: {router}.{name} declares no range; give one: --range LOW,HIGH")
-    low, high = span or _ranges(cls, knobs).get(name) or about["vary"]
-    if span is not None and is_whole(known[name]):
-        low, high = int(low), int(high)
-    return Knob(name, low, high, about.get("rises"), bool(about.get("log")), fixed=span is not None)
-
-
-def _ranges(cls: type[Any], knobs: Mapping[str, Any]) -> Mapping[str, tuple[float, float]]:
-    """Ranges that depend on the router's other knobs."""
-    if not hasattr(cls, "ranges"):
-        return {}
-    ranges: Mapping[str, tuple[float, float]] = cls(**knobs).ranges
-    return ranges
 
 
 async def operating_points(

@@ -64,7 +64,8 @@ def calibrate_thresholds(
 ) -> None:
     """Find the knob values at which a router has the target shares, accept rates or costs asked for."""
     from baton.calibrate.arms import Calibrated, On, points_of
-    from baton.calibrate.thresholds import Settings, find_knob
+    from baton.calibrate.knobs import find_knob
+    from baton.calibrate.thresholds import Settings
     from baton.config import load_pair, pair_folder, pair_options
     from baton.pair import Pair
     from baton.training.labels import load_labels

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from baton import routers
-from baton.calibrate.thresholds import find_knob
+from baton.calibrate.knobs import find_knob
 from baton.config import PairConfig, PolicyConfig, cue_profile
 from baton.generation import Router
 from baton.pair import Pair
