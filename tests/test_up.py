@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import yaml
 
 from baton.config import ConfigError, PairConfig, load_pair, validate
 from baton.engines.base import EngineError
-from baton.up import LONGEST, Servers, Service, options, run_up, served, services
+from baton.up import LONGEST, Servers, Service, options, served, services
 
 SERVER = """
 import http.server, signal, sys
@@ -87,17 +87,10 @@ def test_a_pair_without_a_model_for_vllm_has_nothing_to_serve(tmp_path: Path) ->
         services(pair(target="nano:target"), tmp_path, "127.0.0.1", 8000)
 
 
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"name": "a/b"}, "name: 'a/b' is no name of a file"),
-        ({"draft": {"model": "nano:draft", "engine": "vllm", "device": "cuda"}, "target": "nano:target"},
-         "draft.device: 'cuda' goes with engine transformers"),
-    ],
-)  # fmt: skip
-def test_what_no_server_can_be_started_for_is_told_first(changes: dict[str, Any], told: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=told):
-        run_up(pair(**changes), tmp_path, "127.0.0.1", 8000, lambda *_: None)
+def test_a_device_that_vllm_does_not_take_is_told(tmp_path: Path) -> None:
+    draft = {"model": "nano:draft", "engine": "vllm", "device": "cuda"}
+    with pytest.raises(ConfigError, match=r"draft\.device: 'cuda' goes with engine transformers"):
+        services(pair(draft=draft, target="nano:target"), tmp_path, "127.0.0.1", 8000)
 
 
 async def test_a_server_that_ends_at_the_start_says_why_and_takes_the_others_with_it() -> None:
@@ -123,11 +116,38 @@ async def test_of_a_bar_the_last_stand_is_shown_and_a_line_without_an_end_stops_
     assert sum(map(len, lines[1:-1])) == 4 * LONGEST
 
 
+@pytest.fixture
+def hangup() -> Iterator[None]:
+    """What becomes of a terminal's end is put back."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hangup")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 async def test_a_signal_ends_the_servers(number: int) -> None:
     made, _ = servers(SERVER, SERVER)
     await made.run(lambda: os.kill(os.getpid(), number))
     assert [service.process and service.process.returncode for service in made.services] == 2 * [-signal.SIGTERM]
+
+
+@pytest.mark.usefixtures("hangup")
+async def test_started_by_nohup_they_outlive_the_terminal() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    made, _ = servers(SERVER)
+    stopped: list[bool] = []
+
+    def later() -> None:
+        stopped.append(made.stopping.is_set())
+        made.stop()
+
+    def ready() -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        asyncio.get_running_loop().call_later(0.3, later)
+
+    await made.run(ready)
+    assert stopped == [False]
 
 
 async def test_asked_twice_to_stop_it_does_not_wait_for_a_server_that_will_not() -> None:

@@ -311,8 +311,6 @@ def run_up(config: PairConfig, base: Path, host: str, port: int, say: Say) -> No
     """
     # Beside the pair's own YAML: the paths in it start from there.
     file = base / f"{config.name}.served.yaml"
-    if file.parent != base:
-        raise ConfigError(f"name: {config.name!r} is no name of a file; leave out what leads elsewhere")
     found = services(config, base, host, port)
     for service in found:
         say(service.name, "$ " + " ".join(service.command))
