@@ -21,6 +21,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal, Protocol
 
 from baton.boundary import Feature, SegmentMatcher
@@ -483,6 +484,13 @@ class PrefixSession(Session):
 
     def close(self) -> None:
         return None
+
+
+@lru_cache(maxsize=64)
+def in_order(stop_ids: frozenset[int]) -> list[int]:
+    """Stop ids as requests name them, not to be changed. Of a large vocabulary they are thousands, and each cut has
+    them sent again."""
+    return sorted(stop_ids)
 
 
 class Copy(Backend, Protocol):

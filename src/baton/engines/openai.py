@@ -37,6 +37,7 @@ from baton.engines.base import (
     TokenScore,
     UnsupportedError,
     Usage,
+    in_order,
     uniform,
 )
 from baton.engines.settings import ServerSettings
@@ -156,7 +157,7 @@ class Server:
         body = self._body(ids, cap, sampling, seed, ability)
         if ability.ids_out:
             count = likelihood.wanted(read, self._settings.logprobs)
-            body |= {"return_token_ids": True, "stop_token_ids": sorted(stop_ids), "ignore_eos": True}
+            body |= {"return_token_ids": True, "stop_token_ids": in_order(stop_ids), "ignore_eos": True}
             if count is not None:
                 body |= {"logprobs": count, "return_tokens_as_token_ids": True}
         events = self._events(body)

@@ -34,6 +34,7 @@ from baton.engines.base import (
     TokenScore,
     UnsupportedError,
     Usage,
+    in_order,
     uniform,
 )
 from baton.engines.settings import VllmSettings
@@ -226,7 +227,7 @@ class Replica:
             temperature=sampling.temperature, top_p=sampling.top_p, top_k=sampling.top_k, min_p=sampling.min_p,
             seed=int(uniform(seed, len(ids)) * (1 << SEED_BITS)) if sampling.temperature else None,
             # What ends a text is among the stop ids, where it ends one.
-            stop_token_ids=sorted(stop_ids), ignore_eos=True, max_tokens=cap, logprobs=count,
+            stop_token_ids=in_order(stop_ids), ignore_eos=True, max_tokens=cap, logprobs=count,
             detokenize=False, output_kind=RequestOutputKind.DELTA, skip_clone=True,
         )  # fmt: skip
         loop = asyncio.get_running_loop()
