@@ -113,7 +113,7 @@ def test_speculation_is_shed_before_the_relay():
     made = simulated(Speculation("ngram", 3), speculation=loss)
     router = LoadAware(Turns())
     traces = loaded(made, router, 4, 48)
-    paces = {mode: known.pace for (level, mode), known in control(router).known.items() if level == 2}
+    paces = {mode: known.pace for (level, mode), known in control(router).paces.known.items() if level == 2}
     assert sorted(paces, key=lambda mode: paces[mode]) == [Mode.PLAIN, Mode.RELAY, Mode.ALONE]
     # Until enough time has passed that a trial is affordable, the target writes alone.
     late = sorted(traces, key=lambda t: int(t.question.split()[1].rstrip(":")))[24:]
@@ -155,11 +155,14 @@ def test_a_load_that_falls_calls_the_target_back_to_the_relay():
     async def scene() -> Trace:
         for n in range(6):
             await generate(made, router, f"first {n}: the answer is 42", options=OPTIONS)
-        control(router).known |= {(3, Mode.RELAY): Known(1.0, 10**6), (3, Mode.ALONE): Known(0.1, 10**6)}
+        control(router).paces.known |= {
+            (3, Mode.RELAY): Known(3.0, 1.0, 10**6),
+            (3, Mode.ALONE): Known(3.0, 0.1, 10**6),
+        }
         tasks = [
             asyncio.create_task(generate(made, router, f"{n}: the answer is 42", options=OPTIONS)) for n in range(8)
         ]
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(2.0)
         busy = [t for t in tasks if not t.done()]
         for task in busy[1:]:
             task.cancel()
@@ -186,8 +189,8 @@ def test_a_router_is_left_at_a_committed_segment_with_nothing_running():
         async def __call__(self, gen: Generation) -> None:
             await gen.write("draft", [STEP])
             made = control(router)
-            made.known |= {(0, Mode.RELAY): Known(2.0, 10**6), (0, Mode.ALONE): Known(1.0, 10**6)}
-            made._choose()
+            made.paces.known |= {(0, Mode.RELAY): Known(0.0, 2.0, 10**6), (0, Mode.ALONE): Known(0.0, 1.0, 10**6)}
+            made.choose()
             await gen.write("draft", [STEP])
             raise AssertionError("it was to be left")
 

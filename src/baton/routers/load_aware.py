@@ -28,15 +28,16 @@ class LoadAware(Wearing):
     A relay shortens one answer, but many answers at once pay for its requests and, on one GPU, for two models whose
     steps hinder each other: a 32B target gained 1.32 x with one answer and 0.97 x with 64, over Eagle-3 1.19 x and
     0.85 x (docs/replay.md). So the pace of all answers in flight together (seconds a token) is measured, for each load
-    that doubles (requests that the engines run or queue), with the router and without it, and the faster is in force.
+    that doubles (requests that the engines run or queue), with the router and without it, and the faster is in force;
+    between two loads that are known, and beyond them, what they show is expected.
     As the load rises, token-level speculation is switched off first, where the engine can do that while it runs, then
     relaying ends: each answer goes on with the target, in one uncut request, at its next segment. As the load falls,
     requests under way are broken off and the router goes on where the target stands.
 
-    What is not known of relaying at a load is tried at once, for a window, unless relaying lost at half that load. What
-    is known grows old, and is measured again; such trials may lose `regret` of the time. Each decision is observed
-    in the trace, so a generation can be replayed. `relayed_fraction` in the results says how many answers the draft
-    wrote in.
+    Relaying is tried at once, for a window, where nothing is known of it, and where it is expected to lose once such
+    trials have lost less than `regret` of the time. What is known grows old, and is measured again. Each decision is
+    observed in the trace, so a generation can be replayed. `relayed_fraction` in the results says how many answers the
+    draft wrote in.
 
     Faithful: to no paper.
 
