@@ -146,6 +146,9 @@ async def test_a_turn_that_does_not_end_in_time_is_broken_off_and_the_others_sta
     assert "20 a second: no time for turn 1, target" in said
     await asyncio.sleep(0.1)
     assert not made.engines[Role.TARGET].metrics()["running"], "a request goes on"
+    before = made.engines[Role.TARGET].metrics()["rows"]
+    await replace(whole, loads=(4,), end=time.monotonic()).measure()
+    assert made.engines[Role.TARGET].metrics()["rows"] == before, "nothing is warmed up for no turn"
 
 
 def test_an_engine_that_is_lost_is_told_as_what_it_is(monkeypatch):

@@ -61,13 +61,13 @@ class Matrix:
         """All turns of one load, after a warm-up."""
         left = [(turn, arm) for turn, arm in self._order(load) if not self.results.has(load, arm, turn)]
         if left and (warming := self._warming(load)):
-            await self.replayer.turn(warming, "relay", -1, warming)
-            self._warm = True
+            self._warm = await self._in_time(warming, "relay", -1, warming) is not None
+        answers = max(self.answers, self.rounds * load) if isinstance(load, int) else self.answers
         # Arrivals alone take an open loop so long.
-        longest = self.answers / load if isinstance(load, float) else 0.0
+        longest = answers / load if isinstance(load, float) else 0.0
         for turn, arm in left:
             begun = time.monotonic()
-            measured = await self._in_time(load, arm, turn) if begun + 1.2 * longest <= self.end else None
+            measured = await self._in_time(load, arm, turn, answers, longest)
             if measured is None:
                 print(f"{_named(load)}: no time for turn {turn + 1}, {arm}", flush=True)
                 return
@@ -81,9 +81,10 @@ class Matrix:
             return load
         return 0 if self._warm else min(self.answers, WARM)
 
-    async def _in_time(self, load: Load, arm: Arm, turn: int) -> Turn | None:
-        """A turn; None if it did not end in time."""
-        answers = max(self.answers, self.rounds * load) if isinstance(load, int) else self.answers
+    async def _in_time(self, load: Load, arm: Arm, turn: int, answers: int, seconds: float = 0.0) -> Turn | None:
+        """A turn, which is known to take about `seconds`; None if it did not end in time."""
+        if time.monotonic() + 1.2 * seconds >= self.end:
+            return None
         try:
             async with asyncio.timeout(None if self.end == float("inf") else self.end - time.monotonic()) as limit:
                 return await self.replayer.turn(load, arm, turn, answers)
