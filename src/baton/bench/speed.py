@@ -10,7 +10,7 @@ import asyncio
 import resource
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from baton.routers.draft import Draft
 from baton.routers.target import Target
 from baton.trace import Kind, Role, Trace
 
+ROLES = ("target", "draft")
 AT_ONCE = 3
 """Times each question is answered when several answers run at once."""
 
@@ -75,16 +76,9 @@ async def measure(
     alone: list[dict[str, Trace]] = []
     gains: dict[str, list[float]] = {name: [] for name in arms}
     for n in range(rounds):
-        here = []
+        here: list[dict[str, Trace]] = []
         for question in questions:
-            taken = {}
-            for name, router in arms.items():
-                # Another sample number is another trace; greedy tokens stay the same.
-                pair.forget()
-                taken[name] = await generate(
-                    pair, router, question[1], options=options, question_id=question[0], sample=n
-                )
-            here.append(taken)
+            here.append({name: await _cold(pair, router, question, options, n) for name, router in arms.items()})
             progress("one at a time", n * len(questions) + len(here), rounds * len(questions))
         alone += here
         for name, router in arms.items():
@@ -93,28 +87,19 @@ async def measure(
             many = await _throughput(pair, router, list(questions) * AT_ONCE, options, concurrency)
             gains[name].append(many / one)
         progress("at once", n + 1, rounds)
-    own = {role: statistics.median(_token_seconds(t[role]) for t in alone) for role in ("target", "draft")}
-    ratios, lost, overshoot = [], [], []
-    for taken in alone:
-        trace, each = taken[relay.name], {r: _token_seconds(taken[r]) for r in ("target", "draft")}
-        first = trace.segments[0]
-        # The prompt's prefill belongs to no token; the clock starts at the first one.
-        wall = trace.seconds - ((first.first or 0.0) - first.submitted)
-        ideal = sum((trace.tokens(r) - (r == first.role)) * each[r] for r in ("target", "draft"))
-        ratios.append(wall / ideal)
-        if trace.switches:
-            lost.append((wall - ideal) / trace.switches)
-            vain = sum(s.overshoot for s in trace.segments if s.role is Role.TARGET)
-            overshoot.append(vain / trace.switches)
+    own = {role: statistics.median(_token_seconds(t[role]) for t in alone) for role in ROLES}
     relayed = [taken[relay.name] for taken in alone]
+    ideals = [_ideal(taken[relay.name], {role: _token_seconds(taken[role]) for role in ROLES}) for taken in alone]
+    switching = [(trace, ideal) for trace, ideal in zip(relayed, ideals, strict=True) if trace.switches]
+    lost = statistics.median((_wall(t) - ideal) / t.switches for t, ideal in switching) if switching else 0.0
     return Speed(
         target_s=own["target"],
         draft_s=own["draft"],
         cost_ratio=own["target"] / own["draft"],
-        relay_over_ideal=statistics.median(ratios),
-        switch_s=statistics.median(lost) if lost else 0.0,
-        switch_steps=statistics.median(lost) / own["target"] if lost else 0.0,
-        overshoot=statistics.fmean(overshoot) if overshoot else 0.0,
+        relay_over_ideal=statistics.median(_wall(t) / ideal for t, ideal in zip(relayed, ideals, strict=True)),
+        switch_s=lost,
+        switch_steps=lost / own["target"],
+        overshoot=statistics.fmean(_in_vain(t) / t.switches for t, _ in switching) if switching else 0.0,
         batch_gain={name: statistics.median(values) for name, values in gains.items()},
         concurrency=concurrency,
         cache_hits=_cache_hits(relayed),
@@ -123,6 +108,29 @@ async def measure(
         questions=len(questions),
         rounds=rounds,
     )
+
+
+async def _cold(pair: Pair, router: Router, question: tuple[str, str], options: Options, n: int) -> Trace:
+    """An answer with nothing in the caches. Another sample number is another trace; greedy tokens stay the same."""
+    pair.forget()
+    return await generate(pair, router, question[1], options=options, question_id=question[0], sample=n)
+
+
+def _wall(trace: Trace) -> float:
+    """Seconds from the first token on: the prompt's prefill belongs to no token."""
+    first = trace.segments[0]
+    return trace.seconds - ((first.first or 0.0) - first.submitted)
+
+
+def _ideal(trace: Trace, each: Mapping[str, float]) -> float:
+    """Seconds that the tokens after the first take, at what each of a role's tokens takes (seconds)."""
+    first = trace.segments[0].role
+    return sum((trace.tokens(role) - (role == first)) * each[role] for role in ROLES)
+
+
+def _in_vain(trace: Trace) -> int:
+    """Target tokens that were sampled past a segment's end."""
+    return sum(s.overshoot for s in trace.segments if s.role is Role.TARGET)
 
 
 def _token_seconds(trace: Trace) -> float:

@@ -272,52 +272,51 @@ def cue_regions(pieces: Sequence[str], candidates: Sequence[str]) -> Iterator[_R
         at = end
 
 
+_Span = tuple[int, int, int]
+"""A trace's number, and its tokens from the first to before the last."""
+
+
+class _Resampled:
+    """Mean margins under resampling of whole questions: tokens of one trace are not independent."""
+
+    def __init__(self, margins: Sequence[Margins], seed: int):
+        self.margins = margins
+        self.questions = sorted({m.question for m in margins})
+        self._index = {question: k for k, question in enumerate(self.questions)}
+        count = len(self.questions)
+        self._weights = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=RESAMPLES)
+        sums, counts = self._by_question([(n, 0, len(m.margins)) for n, m in enumerate(margins)])
+        self.mean = float(sums.sum() / max(1.0, counts.sum()))
+        """Over all tokens."""
+        self.means = (self._weights @ sums) / np.maximum(1.0, self._weights @ counts)
+        """`[resamples]`: over all tokens."""
+
+    def of(self, spans: Sequence[_Span]) -> NDArray[np.float64]:
+        """`[resamples]`: over the tokens of spans; NaN where a resample has none."""
+        sums, counts = self._by_question(spans)
+        drawn = self._weights @ counts
+        means = np.full(RESAMPLES, np.nan)
+        np.divide(self._weights @ sums, drawn, out=means, where=drawn > 0)
+        return means
+
+    def _by_question(self, spans: Sequence[_Span]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """`[questions]` each: sums of margins, and numbers of tokens."""
+        sums, counts = np.zeros(len(self.questions)), np.zeros(len(self.questions))
+        for n, start, end in spans:
+            k = self._index[self.margins[n].question]
+            sums[k] += sum(self.margins[n].margins[start:end])
+            counts[k] += end - start
+        return sums, counts
+
+
 def choose(margins: Sequence[Margins], settings: Settings, pair: str = "", split: str = "") -> CueProfile:
     """Statistics of every candidate, and the switch cues by `settings.rule`."""
-    regions = [(n, r) for n, m in enumerate(margins) for r in cue_regions(m.pieces, settings.candidates)]
-    clusters = sorted({m.question for m in margins})
-    index = {c: k for k, c in enumerate(clusters)}
-    sums, counts = np.zeros(len(clusters)), np.zeros(len(clusters))
-    for m in margins:
-        sums[index[m.question]] += sum(m.margins)
-        counts[index[m.question]] += len(m.margins)
-    global_mean = float(sums.sum() / max(1.0, counts.sum()))
-    weights = np.random.default_rng(settings.seed).multinomial(
-        len(clusters), np.full(len(clusters), 1 / len(clusters)), size=RESAMPLES
-    )
-    base = (weights @ sums) / np.maximum(1.0, weights @ counts)
-
-    statistics = []
-    for cue in settings.candidates:
-        mine = [(n, r) for n, r in regions if r.cue == cue]
-        if not mine:
-            continue
-        values = np.concatenate([margins[n].margins[r.start : r.end] for n, r in mine])
-        own_sums, own_counts = np.zeros(len(clusters)), np.zeros(len(clusters))
-        for n, r in mine:
-            k = index[margins[n].question]
-            own_sums[k] += sum(margins[n].margins[r.start : r.end])
-            own_counts[k] += r.end - r.start
-        drawn = weights @ own_counts
-        means = np.divide(weights @ own_sums, drawn, out=np.full(RESAMPLES, np.nan), where=drawn > 0)
-        difference = means - base
-        seen = ~np.isnan(difference)
-        mean, error = float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 1.0
-        low, high = np.nanpercentile(means, [2.5, 97.5])
-        statistics.append(
-            CueStatistics(
-                cue=cue,
-                segments=len(mine),
-                traces=len({n for n, _ in mine}),
-                tokens=len(values),
-                mean=mean,
-                standard_error=error,
-                interval=(float(low), float(high)),
-                p=float((1 + np.sum(difference[seen] <= 0)) / (1 + seen.sum())),
-                selected_paper=mean - global_mean >= error,
-                selected_corrected=False,
-            )
-        )
+    spans: dict[str, list[_Span]] = {}
+    for n, m in enumerate(margins):
+        for region in cue_regions(m.pieces, settings.candidates):
+            spans.setdefault(region.cue, []).append((n, region.start, region.end))
+    resampled = _Resampled(margins, settings.seed)
+    statistics = [_statistics(cue, spans[cue], resampled) for cue in settings.candidates if cue in spans]
     statistics = _correct(statistics, settings)
     chosen = [s for s in statistics if (s.selected_paper if settings.rule == "paper" else s.selected_corrected)]
     dropped = _overlaps([s.cue for s in chosen], [s.cue for s in statistics if s not in chosen])
@@ -329,9 +328,9 @@ def choose(margins: Sequence[Margins], settings: Settings, pair: str = "", split
         rule=settings.rule,
         scored_by=settings.scored_by,
         split=split,
-        questions=len(clusters),
+        questions=len(resampled.questions),
         traces=len(margins),
-        global_mean=global_mean,
+        global_mean=resampled.mean,
         statistics=statistics,
         settings={
             "min_segments": settings.min_segments,
@@ -341,6 +340,28 @@ def choose(margins: Sequence[Margins], settings: Settings, pair: str = "", split
             "resamples": RESAMPLES,
             "level": LEVEL,
         },
+    )
+
+
+def _statistics(cue: str, spans: Sequence[_Span], resampled: _Resampled) -> CueStatistics:
+    """Of the tokens that follow a cue, before the correction for several cues."""
+    values = np.concatenate([resampled.margins[n].margins[start:end] for n, start, end in spans])
+    mean, error = float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 1.0
+    means = resampled.of(spans)
+    difference = means - resampled.means
+    seen = ~np.isnan(difference)
+    low, high = np.nanpercentile(means, [2.5, 97.5])
+    return CueStatistics(
+        cue=cue,
+        segments=len(spans),
+        traces=len({n for n, _, _ in spans}),
+        tokens=len(values),
+        mean=mean,
+        standard_error=error,
+        interval=(float(low), float(high)),
+        p=float((1 + np.sum(difference[seen] <= 0)) / (1 + seen.sum())),
+        selected_paper=mean - resampled.mean >= error,
+        selected_corrected=False,
     )
 
 

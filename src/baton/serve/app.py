@@ -280,13 +280,28 @@ def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
     return inlined
 
 
+ANSWERS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The answer, whole or in events",
+        "content": {"application/json": {}, "text/event-stream": {}},
+    },
+    400: {"description": "The request cannot be kept"},
+    404: {"description": "No such model"},
+    408: {"description": "The deadline came first"},
+    413: {"description": "The body is too large"},
+    415: {"description": "The body is no JSON"},
+    429: {"description": "The queue is full"},
+    503: {"description": "The target's engine is lost, or the server is about to end"},
+}
+"""By status, for the schema of the two calls that answer."""
+
+
 def build(server: Server) -> FastAPI:
     """The application of a server."""
-    settings = server.settings
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        feeling = asyncio.create_task(feel(server.pair, server.vitals, settings.pulse_s))
+        feeling = asyncio.create_task(feel(server.pair, server.vitals, server.settings.pulse_s))
         try:
             yield
         finally:
@@ -295,19 +310,15 @@ def build(server: Server) -> FastAPI:
             await server.pair.close()
 
     app = FastAPI(title="Baton", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
-    app.add_middleware(Doorkeeper, settings=settings)
-    kinds: dict[str, Any] = {"application/json": {}, "text/event-stream": {}}
-    refusals: dict[int | str, dict[str, Any]] = {
-        200: {"description": "The answer, whole or in events", "content": kinds}
-    }
-    refusals |= {
-        status: {"description": about}
-        for status, about in (
-            (400, "The request cannot be kept"), (404, "No such model"), (408, "The deadline came first"),
-            (413, "The body is too large"), (415, "The body is no JSON"), (429, "The queue is full"),
-            (503, "The target's engine is lost, or the server is about to end"),
-        )
-    }  # fmt: skip
+    app.add_middleware(Doorkeeper, settings=server.settings)
+    _add_refusals(app)
+    _add_answers(app, server)
+    _add_views(app, server)
+    return app
+
+
+def _add_refusals(app: FastAPI) -> None:
+    """Every error in the form that clients of OpenAI's server read."""
 
     @app.exception_handler(RefusedError)
     async def refused(request: Request, error: RefusedError) -> Response:
@@ -327,11 +338,15 @@ def build(server: Server) -> FastAPI:
         told = RefusedError(error.status_code, f"{request.method} {request.url.path[:80]}: {str(error.detail).lower()}")
         return Response(told.encoded(), error.status_code, error.headers, "application/json")
 
-    @app.post("/v1/chat/completions", openapi_extra=_body(ChatRequest), responses=refusals)
+
+def _add_answers(app: FastAPI, server: Server) -> None:
+    """What clients of OpenAI's server call."""
+
+    @app.post("/v1/chat/completions", openapi_extra=_body(ChatRequest), responses=ANSWERS)
     async def chat(request: Request) -> Response:
         return await server.answer(request, ChatRequest)
 
-    @app.post("/v1/completions", openapi_extra=_body(CompletionRequest), responses=refusals)
+    @app.post("/v1/completions", openapi_extra=_body(CompletionRequest), responses=ANSWERS)
     async def completions(request: Request) -> Response:
         return await server.answer(request, CompletionRequest)
 
@@ -341,6 +356,10 @@ def build(server: Server) -> FastAPI:
         sizes = [e.context for e in server.pair.engines.values() if e.context is not None]
         more = {"max_model_len": min(sizes)} if sizes else {}
         return {"object": "list", "data": [{"id": name, **owned, **more} for name in server.catalogue.names]}
+
+
+def _add_views(app: FastAPI, server: Server) -> None:
+    """What people, probes and Prometheus look at."""
 
     @app.get("/health")
     async def health() -> Response:
@@ -359,5 +378,3 @@ def build(server: Server) -> FastAPI:
     @app.get("/metrics", responses={200: {"description": "For Prometheus", "content": {"text/plain": {}}}})
     async def metrics() -> Response:
         return Response(server.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-    return app
