@@ -14,7 +14,7 @@ from baton import sandbox
 from baton.bench.benchmarks import BENCHMARKS, Benchmark, Source
 from baton.bench.grading import GRADERS, Grade, Grader, gold_text
 from baton.bench.tasks import Question, download, load
-from baton.config import ConfigError, TaskConfig, validate
+from baton.config import TaskConfig, validate
 
 SHOWN = 5
 """Gold answers that are not graded correct, shown one by one."""
@@ -68,11 +68,7 @@ async def run_check(name: str, path: str | None, split: str, limit: int | None, 
         ConfigError: the task cannot be loaded.
     """
     task = validate(TaskConfig, {"name": name, "path": path}, "baton tasks")
-    try:
-        questions = load(task, split, Path.cwd(), limit)
-    except ConfigError as error:
-        # Of a recipe it would be the fields that are wrong.
-        raise ConfigError(str(error).replace("task.path", "--path").replace("split (", "--split (")) from None
+    questions = load(task, split, Path.cwd(), limit, path_is="--path")
     _show(questions[0], task, BENCHMARKS.get(name), console)
     console.print(f"{len(questions)} questions loaded", soft_wrap=True)
     graded = [q for q in questions if q.answer and task.asks is None]

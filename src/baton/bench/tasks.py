@@ -42,8 +42,12 @@ class Question:
     """What the grader needs beside the answer: tests, the name of a scorer. Stays out of traces."""
 
 
-def load(task: TaskConfig, split: str, base: Path, limit: int | None = None) -> list[Question]:
+def load(
+    task: TaskConfig, split: str, base: Path, limit: int | None = None, path_is: str = "task.path"
+) -> list[Question]:
     """The first `limit` questions of a split (all if None). `base` is where a relative `task.path` starts.
+
+    `path_is` is what whoever asks calls `task.path`.
 
     Raises:
         ConfigError: the split or the file is not there, the hub cannot be reached, a row lacks a field, a question is
@@ -51,26 +55,26 @@ def load(task: TaskConfig, split: str, base: Path, limit: int | None = None) -> 
     """
     if task.name == "nano":
         return _nano(split, limit)
-    source = _source(task, split)
+    source = _source(task, split, path_is)
     place = base / Path(task.path.replace("{split}", split)).expanduser() if task.path is not None else None
     if place is not None and not place.is_dir():
         if not place.exists():
-            raise ConfigError(f"task.path: there is no file {place}; check task.path and split ({split!r})")
-        found = _questions(_rows(place), str(place), task, source.read if source else dict)
+            raise ConfigError(f"{path_is}: there is no file {place}; check {path_is} and split ({split!r})")
+        found = _questions(_rows(place, path_is), str(place), task, source.read if source else dict)
         where = str(place)
     else:
         if source is None:
             raise ConfigError(
-                f"task.path: {place} is a folder, and {task.name!r} is no benchmark; give a .jsonl or .parquet file"
+                f"{path_is}: {place} is a folder, and {task.name!r} is no benchmark; give a .jsonl or .parquet file"
             )
         where = f"{task.name} {split}" if place is None else str(place)
-        found = _questions(_dataset(source, task.name, place), where, task, source.read)
+        found = _questions(_dataset(source, task.name, place, path_is), where, task, source.read)
         if source.without_test:
-            test = {digest(q.question) for q in load(task, "test", base)}
+            test = {digest(q.question) for q in load(task, "test", base, path_is=path_is)}
             found = (q for q in found if digest(q.question) not in test)
     questions = list(islice(found, limit))
     if not questions:
-        raise ConfigError(f"task.path: {where} has no questions; give a file with at least one row")
+        raise ConfigError(f"{path_is}: {where} has no questions; give a file with at least one row")
     seen: dict[str, int] = {}
     for n, q in enumerate(questions, 1):
         if q.id in seen:
@@ -106,7 +110,7 @@ def _nano(split: str, limit: int | None) -> list[Question]:
     ]
 
 
-def _source(task: TaskConfig, split: str) -> Source | None:
+def _source(task: TaskConfig, split: str, path_is: str) -> Source | None:
     """The split of a benchmark; None for a task of the user's own.
 
     A file may hold any split, which is then read as the test split is.
@@ -116,7 +120,7 @@ def _source(task: TaskConfig, split: str) -> Source | None:
         return None
     if split not in benchmark.splits and task.path is None:
         known = ", ".join(benchmark.splits)
-        raise ConfigError(f"split: {split!r} is no split of {task.name}; use one of {known}, or set task.path")
+        raise ConfigError(f"split: {split!r} is no split of {task.name}; use one of {known}, or set {path_is}")
     return benchmark.splits.get(split, benchmark.splits["test"])
 
 
@@ -189,7 +193,7 @@ def _read(
         ) from None
 
 
-def _dataset(source: Source, name: str, folder: Path | None) -> Iterable[Mapping[str, Any]]:
+def _dataset(source: Source, name: str, folder: Path | None, path_is: str) -> Iterable[Mapping[str, Any]]:
     """The rows of a split by `datasets`, from the hub or from a folder that a repository was downloaded to."""
     # Slow to import, and few runs need it.
     from datasets import load_dataset
@@ -209,11 +213,11 @@ def _dataset(source: Source, name: str, folder: Path | None) -> Iterable[Mapping
         said = " ".join(str(error).split())[:200]
         if folder is not None:
             raise ConfigError(
-                f"task.path: {folder} cannot be loaded as {source.repo} ({said}); download it anew: {download(source)}"
+                f"{path_is}: {folder} cannot be loaded as {source.repo} ({said}); download it anew: {download(source)}"
             ) from None
         raise ConfigError(
             f"task.name: {name!r} cannot be fetched from the hub ({said}); where there is a network run "
-            f"`{download(source)}` and set task.path to that folder, or to a file with question and answer"
+            f"`{download(source)}` and set {path_is} to that folder, or to a file with question and answer"
         ) from None
     found: Iterable[Mapping[str, Any]] = rows
     return found
@@ -237,26 +241,26 @@ def _quiet() -> Iterator[None]:
         log.setLevel(level)
 
 
-def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
+def _rows(path: Path, path_is: str) -> Iterator[Mapping[str, Any]]:
     if path.suffix == ".parquet":
-        yield from _parquet(path)
+        yield from _parquet(path, path_is)
     elif path.suffix == ".jsonl":
         try:
             yield from read_objects(path)
         except ValueError as error:
             raise ConfigError(str(error)) from None
     else:
-        raise ConfigError(f"task.path: {path.name!r} has an unknown ending; use a .jsonl or .parquet file")
+        raise ConfigError(f"{path_is}: {path.name!r} has an unknown ending; use a .jsonl or .parquet file")
 
 
-def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:
+def _parquet(path: Path, path_is: str) -> Iterator[Mapping[str, Any]]:
     # Slow to import, and few runs need it.
     from pyarrow import ArrowException, parquet
 
     try:
         file = parquet.ParquetFile(path)
     except ArrowException as error:
-        raise ConfigError(f"task.path: {path} cannot be read as Parquet ({error}); give a .parquet file") from None
+        raise ConfigError(f"{path_is}: {path} cannot be read as Parquet ({error}); give a .parquet file") from None
     for batch in file.iter_batches():
         yield from batch.to_pylist()
 
