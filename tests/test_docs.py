@@ -44,6 +44,7 @@ PAIR = {"name": "pair", "target": "nano:target", "draft": "nano:draft"}
 RECIPE = {"name": "recipe", "task": "nano", "routers": ["target", "draft"]}
 OTHERS = {"scrape_configs", "dataset_path"}
 """Fields of other programs' files."""
+COMMAND: Any = typer.main.get_command(app)
 
 
 def blocks(language: str) -> list[Any]:
@@ -83,8 +84,10 @@ def test_python_in_the_pages_is_python_and_names_what_there_is_in_baton(text):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_in_the_pages_have_the_options_that_there_are(page):
+def test_commands_in_the_pages_are_those_that_there_are_with_their_options(page):
     text = page.read_text().replace("\\\n", " ")
+    unknown = set(re.findall(r"(?:^|`|\$ )baton ([a-z][a-z-]*)", text, re.MULTILINE)) - COMMAND.commands.keys()
+    assert not unknown
     for line in re.findall(r"(?<![\w/.-])baton ([a-z][^\n`#|]*)", text):
         known = options_of(line.split())
         unknown = {option for option in re.findall(r"(?<!\S)--[a-z][a-z-]*", line) if known and option not in known}
@@ -93,7 +96,7 @@ def test_commands_in_the_pages_have_the_options_that_there_are(page):
 
 def options_of(words: list[str]) -> set[str]:
     """Options of the command that `words` begin with; none if it is no command."""
-    command: Any = typer.main.get_command(app)
+    command = COMMAND
     while hasattr(command, "commands"):
         if not words or words[0] not in command.commands:
             return set()
