@@ -26,6 +26,7 @@ from baton.nano.families import TRAINED
 from baton.nano.language import judge_same, judge_score, work
 from baton.nano.problems import LEVELS, Problem, draw
 from baton.nano.tokenizer import END, END_OF_TEXT, THINK, judge_text, problem_text
+from baton.records import Lines
 
 ID_BITS, VERDICT_BIT, START_BIT, LEARNED_BIT = 0x1FFF, 0x2000, 0x4000, 0x8000
 LEVEL_WEIGHTS = (12, 16, 20, 24, 28)
@@ -252,101 +253,136 @@ def held_out_loss(model: torch.nn.Module, rows: torch.Tensor, batch: int, dtype:
     return sum(losses) / len(losses)
 
 
+class _Training:
+    """A model, the packed rows that it learns, and how far it is."""
+
+    def __init__(self, recipe: Recipe):
+        self.recipe = recipe
+        self.accelerator = Accelerator(mixed_precision="bf16" if torch.cuda.is_available() else "no")
+        self.dtype = torch.bfloat16 if self.accelerator.mixed_precision == "bf16" else torch.float32
+        torch.manual_seed(recipe.seed)
+        self.device = self.accelerator.device
+        self.rows, self.held_out = self._rows("train"), self._rows("dev")[:256]
+        self.tokenizer = AutoTokenizer.from_pretrained(recipe.tokenizer)
+        model: Any = build_model(recipe, self.tokenizer)
+        if recipe.compile:
+            for layer in model.model.layers:
+                layer.compile()
+        self.model, self.optimizer = self.accelerator.prepare(model, self._optimizer(model))
+        self.share = recipe.rows_per_step // self.accelerator.num_processes
+        """Rows of a step that this process computes."""
+        self.steps = self.tokens = 0
+        self.began: float | None = None
+        """When the first step, which compiles, was done: the budget of seconds is for training."""
+        self._order = torch.Generator().manual_seed(recipe.seed)
+        self._shuffled = torch.empty(0, dtype=torch.long)
+        self._logged, self._losses = time.perf_counter(), torch.zeros((), device=self.device)
+
+    def _rows(self, split: str) -> torch.Tensor:
+        file = Path(self.recipe.data) / f"{split}.npy"
+        if not file.is_file():
+            raise FileNotFoundError(f"data: {file} does not exist; write it with scripts/train_nano.py --stage data")
+        return torch.from_numpy(np.load(file).view(np.int16)).to(self.device)
+
+    def _optimizer(self, model: torch.nn.Module) -> torch.optim.AdamW:
+        decayed = [p for p in model.parameters() if p.ndim > 1]
+        others = [p for p in model.parameters() if p.ndim <= 1]
+        return torch.optim.AdamW(
+            [{"params": decayed, "weight_decay": self.recipe.weight_decay}, {"params": others, "weight_decay": 0.0}],
+            lr=self.recipe.lr,
+            betas=(0.9, 0.98),
+            fused=self.device.type == "cuda",
+        )
+
+    @property
+    def seconds(self) -> float:
+        return 0.0 if self.began is None else time.perf_counter() - self.began
+
+    def progress(self) -> float:
+        """How much of the steps or of the seconds is spent, whichever is more; over 1 the training is done."""
+        spent = max(self.steps / self.recipe.steps, self.seconds / self.recipe.seconds)
+        if self.accelerator.num_processes > 1:
+            spent = self.accelerator.reduce(torch.tensor(spent, device=self.device), "mean").item()
+        return spent
+
+    def _mine(self) -> torch.Tensor:
+        """Indices of the rows that this process learns next."""
+        count, process = self.recipe.rows_per_step, self.accelerator.process_index
+        if len(self._shuffled) < count:
+            self._shuffled = torch.randperm(len(self.rows), generator=self._order)
+            if len(self._shuffled) < count:
+                self._shuffled = self._shuffled.repeat(math.ceil(count / len(self.rows)))
+        chosen, self._shuffled = self._shuffled[:count], self._shuffled[count:]
+        return chosen[process * self.share : (process + 1) * self.share]
+
+    def step(self, progress: float) -> float:
+        """Learns from the next rows; returns the learning rate, which warms up and then falls as a cosine."""
+        recipe = self.recipe
+        warm = min(1.0, (self.steps + 1) / recipe.warmup)
+        rate = recipe.lr * warm * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * progress)))
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        loss = loss_of(self.model, self.rows[self._mine().to(self.device)], self.dtype, recipe.verdict_weight)
+        self.accelerator.backward(loss)
+        self.accelerator.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self._losses += loss.detach()
+        self.steps += 1
+        self.tokens += recipe.rows_per_step * recipe.row
+        if self.began is None:
+            # Waits for the device.
+            self._losses.item()
+            self.began = time.perf_counter()
+        return rate
+
+    def held_out_loss(self) -> float:
+        return round(held_out_loss(self.model, self.held_out, self.share, self.dtype), 4)
+
+    def record(self, rate: float) -> dict[str, Any]:
+        """A line of the log, over the steps since the last one."""
+        recipe = self.recipe
+        mean = self.accelerator.reduce(self._losses, "mean").item() / recipe.log_every
+        now = time.perf_counter()
+        found = {"step": self.steps, "tokens": self.tokens, "loss": round(mean, 4), "lr": round(rate, 6)}
+        found["tokens_per_second"] = round(recipe.log_every * recipe.rows_per_step * recipe.row / (now - self._logged))
+        if self.steps % recipe.evaluate_every == 0:
+            found["held_out_loss"] = self.held_out_loss()
+        self._logged = time.perf_counter()
+        self._losses.zero_()
+        return found
+
+
 def train(recipe: Recipe) -> dict[str, Any]:
     """Trains one model and saves it, rounded to bfloat16, with its tokenizer and a JSONL log into `recipe.out`.
 
     The cosine schedule ends at `steps` or at `seconds` of training, whichever comes first. Raises FileNotFoundError if
     the packed rows are missing.
     """
-    accelerator = Accelerator(mixed_precision="bf16" if torch.cuda.is_available() else "no")
-    dtype = torch.bfloat16 if accelerator.mixed_precision == "bf16" else torch.float32
-    torch.manual_seed(recipe.seed)
-    device = accelerator.device
-    file = Path(recipe.data) / "train.npy"
-    if not file.is_file():
-        raise FileNotFoundError(f"data: {file} does not exist; write it with scripts/train_nano.py --stage data")
-    rows = torch.from_numpy(np.load(file).view(np.int16)).to(device)
-    dev = torch.from_numpy(np.load(Path(recipe.data) / "dev.npy").view(np.int16)).to(device)[:256]
-    tokenizer = AutoTokenizer.from_pretrained(recipe.tokenizer)
-    model: Any = build_model(recipe, tokenizer)
-    if recipe.compile:
-        for layer in model.model.layers:
-            layer.compile()
-    decayed = [p for p in model.parameters() if p.ndim > 1]
-    others = [p for p in model.parameters() if p.ndim <= 1]
-    optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": others, "weight_decay": 0.0}],
-        lr=recipe.lr,
-        betas=(0.9, 0.98),
-        fused=device.type == "cuda",
-    )
-    model, optimizer = accelerator.prepare(model, optimizer)
-    out = Path(recipe.out)
+    run, out = _Training(recipe), Path(recipe.out)
     out.mkdir(parents=True, exist_ok=True)
-    log = (out / "training.jsonl").open("w") if accelerator.is_main_process else None
-    share = recipe.rows_per_step // accelerator.num_processes
-    order = torch.Generator().manual_seed(recipe.seed)
-    shuffled = torch.empty(0, dtype=torch.long)
-    step, seen, logged, running = 0, 0, time.perf_counter(), torch.zeros((), device=device)
-    began: float | None = None
-    record: dict[str, Any] = {}
-    while True:
-        elapsed = 0.0 if began is None else time.perf_counter() - began
-        progress = max(step / recipe.steps, elapsed / recipe.seconds)
-        if accelerator.num_processes > 1:
-            progress = accelerator.reduce(torch.tensor(progress, device=device), "mean").item()
-        if progress >= 1.0:
-            break
-        if len(shuffled) < recipe.rows_per_step:
-            shuffled = torch.randperm(len(rows), generator=order)
-            if len(shuffled) < recipe.rows_per_step:
-                shuffled = shuffled.repeat(math.ceil(recipe.rows_per_step / len(rows)))
-        chosen, shuffled = shuffled[: recipe.rows_per_step], shuffled[recipe.rows_per_step :]
-        mine = chosen[accelerator.process_index * share : (accelerator.process_index + 1) * share]
-        rate = (
-            recipe.lr * min(1.0, (step + 1) / recipe.warmup) * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * progress)))
-        )
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        loss = loss_of(model, rows[mine.to(device)], dtype, recipe.verdict_weight)
-        accelerator.backward(loss)
-        accelerator.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        running += loss.detach()
-        step += 1
-        seen += recipe.rows_per_step * recipe.row
-        if began is None:
-            # The first step compiles; the budget is for training.
-            running.item()
-            began = time.perf_counter()
-        if step % recipe.log_every == 0:
-            mean = accelerator.reduce(running, "mean").item() / recipe.log_every
-            now = time.perf_counter()
-            record = {"step": step, "tokens": seen, "loss": round(mean, 4), "lr": round(rate, 6)}
-            record["tokens_per_second"] = round(recipe.log_every * recipe.rows_per_step * recipe.row / (now - logged))
-            if step % recipe.evaluate_every == 0:
-                record["held_out_loss"] = round(held_out_loss(model, dev, share, dtype), 4)
-            logged = time.perf_counter()
-            running.zero_()
+    log = Lines(out / "training.jsonl", anew=True) if run.accelerator.is_main_process else None
+    while (progress := run.progress()) < 1.0:
+        rate = run.step(progress)
+        if run.steps % recipe.log_every == 0:
+            record = run.record(rate)
             if log:
-                log.write(json.dumps(record) + "\n")
-                log.flush()
-    seconds = time.perf_counter() - (began or 0.0)
+                log.append(json.dumps(record))
+    seconds = round(run.seconds, 1)
     final = {
-        "step": step,
-        "tokens": seen,
-        "held_out_loss": round(held_out_loss(model, dev, share, dtype), 4),
-        "train_seconds": round(seconds, 1),
-        "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
-        "processes": accelerator.num_processes,
+        "step": run.steps,
+        "tokens": run.tokens,
+        "held_out_loss": run.held_out_loss(),
+        "train_seconds": seconds,
+        "device": torch.cuda.get_device_name() if run.device.type == "cuda" else "cpu",
+        "processes": run.accelerator.num_processes,
     }
     if log:
-        log.write(json.dumps(final) + "\n")
+        log.append(json.dumps(final))
         log.close()
-        save(accelerator.unwrap_model(model), tokenizer, out)
-    accelerator.wait_for_everyone()
-    accelerator.end_training()
+        save(run.accelerator.unwrap_model(run.model), run.tokenizer, out)
+    run.accelerator.wait_for_everyone()
+    run.accelerator.end_training()
     return final
 
 
