@@ -32,6 +32,8 @@ def speculating(role: str) -> str:
 
 
 class Phase(StrEnum):
+    """Before and after the model's end-of-thinking token; without thinking there is the answer only."""
+
     THINKING = "thinking"
     ANSWER = "answer"
 

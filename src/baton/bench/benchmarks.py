@@ -160,6 +160,7 @@ def gpqa_row(row: Row) -> dict[str, Any]:
 
 
 def with_options(stem: str, options: Iterable[str]) -> str:
+    """A question of multiple choice as it is asked: its options below it, one a line, under their letters."""
     listed = "\n".join(f"{letter}) {option}" for letter, option in zip(LETTERS, options, strict=False))
     return f"{stem.strip()}\n\n{listed}"
 

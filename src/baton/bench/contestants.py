@@ -69,6 +69,7 @@ def contestant_of(recipe: Recipe, config: RouterConfig, share: float = 0.0) -> C
 
 
 def speculating(recipe: Recipe, arm: RouterConfig) -> Speculating:
+    """Token-level speculation of an arm, by role: its own, or the pair's."""
     return arm.speculative.over(recipe.config.pair)
 
 
@@ -114,6 +115,11 @@ def operating_points(recipe: Recipe, arms: Iterable[RouterConfig], questions: Se
 
 
 def check_arm(recipe: Recipe, contestant: Contestant, pairs: Pairs) -> None:
+    """Refuses an arm whose router or speculation does not fit the loaded pair.
+
+    Raises:
+        ConfigError: it does not; the arm is named.
+    """
     try:
         check(contestant.router, pairs.speculating(speculating(recipe, contestant.config)))
     except ValueError as error:

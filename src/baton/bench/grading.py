@@ -38,6 +38,8 @@ _DIGITS = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 class Grade(StrEnum):
+    """What became of an answer. Stands in traces and results."""
+
     CORRECT = "correct"
     WRONG = "wrong"
     NO_ANSWER = "no_answer"

@@ -234,6 +234,7 @@ def _mind(results: Mapping[str, Any]) -> list[str]:
 
 
 def percent1(value: float) -> str:
+    """A share as percent, with one digit behind the point."""
     return f"{value * 100:.1f} %"
 
 
@@ -254,10 +255,12 @@ def _signed(value: float) -> str:
 
 
 def points_interval(interval: Sequence[float] | None) -> str:
+    """A difference of shares as points, behind its figure; nothing where it was not measured."""
     return "" if interval is None else minus(f" ({interval[0] * 100:+.1f} to {interval[1] * 100:+.1f})")
 
 
 def times_interval(interval: Sequence[float] | None) -> str:
+    """A ratio's interval, behind its figure; nothing where it was not measured."""
     return "" if interval is None else f" ({interval[0]:.2f} to {interval[1]:.2f})"
 
 
@@ -267,6 +270,7 @@ def seconds(value: float) -> str:
 
 
 def p_value(p: float) -> str:
+    """Two digits; a small one by its bound."""
     return "below 0.001" if p < 0.001 else f"{p:.2g}"
 
 

@@ -53,6 +53,8 @@ WRAPPERS = frozenset(("bail-out", "budget", "steady", "fallback", "load-aware"))
 
 
 class Verdict(StrEnum):
+    """Whether a router suits a pair."""
+
     SUITS = "suits"
     DOUBTFUL = "doubtful"
     UNFIT = "unfit"

@@ -17,6 +17,8 @@ class ConfigError(ValueError):
 
 
 class Strict(BaseModel):
+    """A group of fields that takes no unknown one and does not change."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
@@ -113,5 +115,6 @@ def _inner(annotation: Any) -> Any:
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
+    """A question after the name that was perhaps meant, to stand behind a wrong one; empty if none is near."""
     close = difflib.get_close_matches(name, known, 1)
     return f" (did you mean {close[0]!r}?)" if close else ""

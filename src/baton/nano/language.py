@@ -60,6 +60,8 @@ class Piece:
 
 @dataclass(frozen=True)
 class Step:
+    """One step of a solution, in the pieces that it was put together from."""
+
     pieces: tuple[Piece, ...]
 
     @property

@@ -129,6 +129,8 @@ class GateChoice:
 
 @dataclass(frozen=True)
 class CueRow:
+    """Cue switching on these costs: the target share, and speed-ups over the target alone."""
+
     target_share: float
     ideal: float
     """Closed form without hand-overs."""
@@ -146,6 +148,8 @@ class Cause:
 
 @dataclass(frozen=True)
 class Plan:
+    """What `baton plan` finds: speed-ups over the target alone, by formula and simulated, and what follows."""
+
     costs: Costs
     rows: list[LookaheadRow]
     """By mode and k, one branch, no token-level speculation."""
@@ -394,6 +398,7 @@ def best_speculation(costs: Costs) -> tuple[int, float] | None:
 
 
 def speculation_gain(costs: Costs, tokens: int) -> float:
+    """Speed-up of the target alone by token-level speculation of `tokens` a pass; 1 where the costs have none."""
     return speculation(costs.speculation.acceptance, costs.speculation.cost, tokens) if costs.speculation else 1.0
 
 

@@ -66,6 +66,7 @@ def apart(code: str, test: Any, limits: dict[str, float]) -> dict[str, Any]:
 
 
 def limit(limits: dict[str, float]) -> None:
+    """Lowers this process's limits: CPU in seconds, memory and file size in bytes, no core dump."""
     seconds = max(1, -int(-limits["cpu"] // 1))
     wanted = {
         resource.RLIMIT_CPU: seconds,
@@ -97,6 +98,7 @@ def read_until(fd: int, deadline: float) -> tuple[bytes, bool]:
 
 
 def ended(status: int, seconds: float) -> str:
+    """What a test's process died of, by its wait status; `seconds` of CPU were allowed."""
     if os.WIFSIGNALED(status):
         name = signal.Signals(os.WTERMSIG(status)).name
         return f"it was stopped by {name}, as one that uses more than {seconds:g} s of CPU is"
@@ -117,6 +119,11 @@ def run(code: str, test: Any) -> dict[str, Any]:
 
 
 def check_source(code: str, test: str) -> tuple[int, int, str]:
+    """Runs a test in the code's namespace: examples passed, of how many, and what went wrong.
+
+    Raises:
+        BaseException: whatever the code or the test raises; a test without examples fails by that.
+    """
     scope: dict[str, Any] = {"__name__": "candidate"}
     exec(compile(code, "candidate", "exec"), scope)
     if not EXAMPLE.search(test):
