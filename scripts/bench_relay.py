@@ -60,6 +60,8 @@ ENGINES = (
     "accepted", "speculative_tokens", "seconds",
 )  # fmt: skip
 """Settings that all measurements of a start share."""
+STOPPED = 128 + signal.SIGTERM
+"""Exit code."""
 STAGGER_SECONDS = 15
 """The draft starts beside the target, once that has its processes."""
 
@@ -190,8 +192,21 @@ def shared_by_mps(wanted: bool) -> Iterator[None]:
                 subprocess.run(["nvidia-cuda-mps-control"], input="quit\n", text=True, check=False, timeout=30)
 
 
+def stopped_by_sigterm() -> None:
+    """The first SIGTERM cancels this task, so that engines are closed; others change nothing about it."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+
+    def stop() -> None:
+        loop.add_signal_handler(signal.SIGTERM, lambda: None)
+        task.cancel()
+
+    loop.add_signal_handler(signal.SIGTERM, stop)
+
+
 async def run(measurements: Sequence[Measurement], max_batch: int) -> int:
     """The number of measurements that failed."""
+    stopped_by_sigterm()
     asked = measurements[0].asked
     end, failed = time.monotonic() + asked.seconds, 0
     with tempfile.TemporaryDirectory() as folder:
@@ -269,11 +284,13 @@ def main() -> int:
     pairs = zip(wanted, schedules, strict=True)
     measurements = [measurement(*each, max_batch, probes=each[0] is wanted[0]) for each in pairs]
     left, failed = [each for each in measurements if not is_done(each)], 0
-    # Ended from outside, it ends its engines and the service too.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if left:
         with shared_by_mps(wanted[0].mps):
-            failed = asyncio.run(run(left, max_batch))
+            try:
+                failed = asyncio.run(run(left, max_batch))
+            except asyncio.CancelledError:
+                failed = STOPPED
+                print("stopped: the same command goes on from here", flush=True)
     else:
         print("all is measured", flush=True)
     for each in measurements:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+import signal
 import statistics
 import subprocess
 import sys
@@ -75,6 +76,29 @@ def test_each_arm_is_timed_on_two_engines(tmp_path: Path) -> None:
     assert again["turns"] == results["turns"]
     assert second_again["turns"] == second["turns"]
     assert "all is measured" in said
+
+
+def test_ended_from_outside_it_closes_its_engines_and_keeps_what_is_measured(tmp_path: Path) -> None:
+    schedule, out = tmp_path / "schedule.json", tmp_path / "results.json"
+    schedule.write_text(json.dumps({"prompt": 40, "answers": ANSWERS}))
+    options = ["--target", "tiny", "--draft", "tiny", "--cache-mb", "64,64", "--context", "1024", "--at-once", "2"]
+    command = [sys.executable, "-u", SCRIPT, "--out", out, "--schedule", schedule, *options, "--turns", "1000"]
+    errors = tmp_path / "errors"
+    with (
+        errors.open("w") as written,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=written, text=True) as process,
+    ):
+        assert process.stdout is not None
+        while "turn 1, target" not in process.stdout.readline():
+            assert process.poll() is None
+        # As `timeout` does, which ends the command and its group.
+        process.terminate()
+        process.terminate()
+        said, _ = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGTERM, errors.read_text()[-2000:]
+    assert "stopped: the same command goes on from here" in said
+    assert "destroyed" not in errors.read_text()
+    assert json.loads(out.read_text())["turns"][0]["arm"] == "target"
 
 
 def summarised(*words: str | Path) -> subprocess.CompletedProcess[str]:
