@@ -245,7 +245,7 @@ def test_arrival_times_of_a_file_are_kept(recipe, tmp_path):
     assert cell["n"] == 60 - 10 - 1
     assert cell["arrived_rps"] == pytest.approx(2, rel=0.05)
     (tmp_path / "times.txt").write_text("\n".join(str(n) for n in range(60)))
-    with pytest.raises(ConfigError, match=r"arrivals.times.txt = .* give another --out"):
+    with pytest.raises(ConfigError, match=r"arrivals.times.txt = .* give another folder"):
         compared(given, tmp_path / "run")
 
 
