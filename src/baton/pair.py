@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+import logging
+import threading
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,6 +17,10 @@ from baton.flops import Architecture
 from baton.scorers import scorer_class
 from baton.scorers.base import Scorer
 from baton.trace import Role, speculating
+
+logger = logging.getLogger(__name__)
+SILENCE_S = 10.0
+"""How long a model may load before it is said what is waited for."""
 
 Speculating = Mapping[Role, Speculation | None]
 """What token-level speculation each role's model does."""
@@ -39,14 +46,16 @@ class Pair:
             if role not in roles:
                 continue
             try:
-                loaded[role] = load_engine(model, base)
+                with _said_if_slow(f"the {role}, {model.model}"):
+                    loaded[role] = load_engine(model, base)
             except ValueError as error:
                 where = error.field if isinstance(error, LoadError) else "model"
                 raise ValueError(f"pair.{role}.{where}: {error}") from None
         scorers = {}
         for name, scorer in config.scorers.items():
             try:
-                scorers[name] = scorer_class(scorer.kind).load(name, scorer, loaded, base)
+                with _said_if_slow(f"the scorer {name}"):
+                    scorers[name] = scorer_class(scorer.kind).load(name, scorer, loaded, base)
             except ValueError as error:
                 raise ValueError(f"pair.scorers.{name}: {error}") from None
         return cls(config.name, loaded, scorers)
@@ -145,6 +154,17 @@ class Pairs:
 
 def _key(asked: Speculating) -> tuple[Speculation | None, ...]:
     return asked[Role.TARGET], asked[Role.DRAFT]
+
+
+@contextmanager
+def _said_if_slow(what: str) -> Iterator[None]:
+    timer = threading.Timer(SILENCE_S, logger.warning, ("loading %s ...", what))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def load_engine(model: ModelConfig, base: Path) -> Engine:
