@@ -11,6 +11,7 @@ import transformers
 from tiny_models import PADDED, PROMPT, PROMPTS, generated, make_model, write
 
 from baton.engines.base import EngineError, LoadError, Sampling
+from baton.engines.chat import load_tokenizer
 from baton.engines.transformers import TransformersEngine
 
 # Checkpoints
@@ -136,3 +137,11 @@ async def test_a_model_that_cannot_be_made_ready_is_an_error_of_every_call(token
         with pytest.raises(EngineError, match="the model cannot be made ready: RuntimeError: no kernel"):
             await write(engine, PROMPTS[0], 3)
     await engine.close()
+
+
+def test_a_model_of_the_hub_that_cannot_be_had_is_told_how_to_be_brought(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(LoadError, match=r"`hf download some-owner/some-model --local-dir FOLDER` where there is"):
+        TransformersEngine.load("some-owner/some-model")
+    with pytest.raises(LoadError, match=r"tokenizer cannot be loaded: .* `hf download some-owner/some-model"):
+        load_tokenizer("some-owner/some-model")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import transformers
@@ -24,12 +25,19 @@ def load_tokenizer(path: str, revision: str | None = None, trust_remote_code: bo
         tokenizer = transformers.AutoTokenizer.from_pretrained(path, **origin)
     except Exception as error:
         # The readers of tokenizers raise what they like about a damaged file.
-        raise LoadError(f"{path}: its tokenizer cannot be loaded: {_line(error)}; check its files") from error
+        raise LoadError(f"{path}: its tokenizer cannot be loaded: {_line(error)}; {remedy(path)}") from error
     try:
         ends = transformers.GenerationConfig.from_pretrained(path, revision=revision).eos_token_id
     except (OSError, ValueError):
         ends = None
     return tokenizer, vocabulary_of(tokenizer, path, ends)
+
+
+def remedy(name: str) -> str:
+    """What to do about a model (folder or hub id) that cannot be loaded."""
+    if Path(name).is_dir():
+        return "check its files"
+    return f"check the name, or give a folder: `hf download {name} --local-dir FOLDER` where there is a network"
 
 
 def vocabulary_of(tokenizer: Any, name: str, ends: int | Sequence[int] | None) -> Vocabulary:

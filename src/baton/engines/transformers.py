@@ -31,7 +31,7 @@ from baton.engines.base import (
     TokenScore,
     Usage,
 )
-from baton.engines.chat import render, vocabulary_of
+from baton.engines.chat import remedy, render, vocabulary_of
 from baton.engines.kv import Geometry
 from baton.engines.network import Network
 from baton.engines.rows import Fill, Ground, Place, Row, Sample, Score
@@ -322,7 +322,7 @@ def _pretrained(
     except Exception as error:
         # The readers of weights and tokenizers raise what they like about a damaged file.
         said = f"{type(error).__name__}: {error}"
-        raise LoadError(f"{name}: cannot be loaded: {' '.join(said.split())}; check its files") from error
+        raise LoadError(f"{name}: cannot be loaded: {' '.join(said.split())}; {remedy(name)}") from error
     return model.to(device), tokenizer
 
 
