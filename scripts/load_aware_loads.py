@@ -45,20 +45,21 @@ def main() -> None:
     parser.add_argument(
         "--requests", type=int, default=600, help="answers of an open loop; half of them teach the router"
     )
+    parser.add_argument("--turns", type=int, default=3, help="of an open loop, each with arrivals of its own")
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
     at_once, shares = numbers("--at-once", asked.at_once, int), numbers("--of-capacity", asked.of_capacity)
     costs = load_costs(asked.costs)
     about = {
         "costs": asked.costs.name, "schedule": Path(asked.schedule).name, "rounds": asked.rounds,
-        "requests": asked.requests,
+        "requests": asked.requests, "turns": asked.turns,
     }  # fmt: skip
     results = Results(asked.out, about, FOLLOWING)
 
-    def measure(loads: list[Load], answers: int, rounds: int) -> None:
+    def measure(loads: list[Load], answers: int, rounds: int, turns: int = 1) -> None:
         matrix = Matrix(
             results, replayer(costs, asked.schedule, max(at_once)), loads, FOLLOWING,
-            answers=answers, rounds=rounds, turns=1, probes=False,
+            answers=answers, rounds=rounds, turns=turns, probes=False,
         )  # fmt: skip
         virtual_clock.run(matrix.measure())
 
@@ -67,7 +68,7 @@ def main() -> None:
     (full,) = results.at(max(at_once), "target")
     capacity = max(at_once) / statistics.fmean(full.seconds)
     for share in shares:
-        measure([float(f"{share * capacity:.3g}")], asked.requests, 1)
+        measure([float(f"{share * capacity:.3g}")], asked.requests, 1, asked.turns)
     for row in results.summary():
         print(json.dumps(row))
 

@@ -14,10 +14,8 @@ HOPELESS = 1.25
 SETTLING = 0.25
 """Of a window: what is written first after a change of modes is not measured, for the change itself takes time."""
 STALE = 40
-"""Windows after which the target alone is measured again where a relay is faster."""
-AGAIN = 10
-"""Windows after which a relay that was slower is measured again, if that is affordable."""
-WORTH = 1.02
+"""Windows after which what is known of a mode is measured again."""
+WORTH = 1.04
 """Times the target alone: from there on it is left for a relay, which ends where it gains nothing. Between the two
 nothing changes, for every change costs time."""
 NEAR = 1.0
@@ -176,21 +174,21 @@ class LoadControl:
         best = max(gains, key=lambda mode: gains[mode])
         if gains[best] < (WORTH if self.mode is Mode.ALONE else 1.0):
             best = Mode.ALONE
-        if best is not Mode.ALONE and self._old(Mode.ALONE, STALE):
+        if best is not Mode.ALONE and self._old(Mode.ALONE):
             # What all gains are counted against.
             return Mode.ALONE
         gains[Mode.ALONE] = 1.0
         left = self.regret * self.spent - self.lost
         window = alone * self._full(self._load)
         for mode in self.modes[:-1]:
-            if mode is not best and self._old(mode, AGAIN) and (gains[best] / gains[mode] - 1) * window <= left:
+            if mode is not best and self._old(mode) and (gains[best] / gains[mode] - 1) * window <= left:
                 return mode
         return best
 
-    def _old(self, mode: Mode, windows: int) -> bool:
-        """Whether a mode was not measured at this load, or so many windows ago."""
+    def _old(self, mode: Mode) -> bool:
+        """Whether a mode was not measured at this load, or long ago."""
         known = self.paces.known.get((self._level, mode))
-        return known is None or self.paces.windows - known.at >= windows
+        return known is None or self.paces.windows - known.at >= STALE
 
     def _follow(self, load: int, tokens: int) -> None:
         """Where one answer ends and the next begins the load is another for a moment, which is passed over."""
