@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import statistics
 from dataclasses import dataclass
+from math import log2
 
 import pytest
 from hypothesis import given, settings
@@ -146,6 +148,31 @@ def test_whatever_the_paces_it_is_hardly_slower_than_the_target_and_finds_what_i
             tokens, seconds = tokens + 12 * load, seconds + 12 * load * own[mode]
     assert seconds <= 1.02 * tokens
     assert seconds <= (0.3 + 0.7 * min(own.values()) + 0.03) * tokens
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("pays_to", "slope"), [(4, 0.05), (16, 0.2), (64, 0.1)])
+def test_under_a_load_that_wanders_it_learns_up_to_which_load_relaying_pays(pays_to, slope, seed):
+    """Both modes take the longer the more answers there are, and the relay gains less with each doubling."""
+    made, chance = LoadControl(0.01, 48, 256), random.Random(seed)
+    load, spent, alone = 8, 0.0, 0.0
+    mode, late = Mode.ALONE, 0
+    low, high = [], []
+    for step in range(6000):
+        load = min(64, max(1, load + chance.choice([-1, 0, 1])))
+        late = 0 if made.mode is mode else late + 1
+        # A change takes two looks.
+        mode = made.mode if late > 2 else mode
+        own = 1 + 0.02 * load
+        pace = own if mode is Mode.ALONE else own / (1 + slope * log2(pays_to / load))
+        made.passed(load, 12 * load, 12 * load * pace, mode is made.mode)
+        if step >= 2000:
+            spent, alone = spent + load * pace, alone + load * own
+            low += [mode is Mode.RELAY] * (load <= pays_to / 4)
+            high += [mode is Mode.RELAY] * (load >= 2 * pays_to)
+    assert spent <= 1.015 * alone
+    assert len(low) < 250 or statistics.mean(low) > 0.8
+    assert len(high) < 250 or statistics.mean(high) < 0.2
 
 
 def test_a_load_that_falls_calls_the_target_back_to_the_relay():
