@@ -6,7 +6,7 @@ import json
 import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
@@ -198,7 +198,12 @@ def _cutting(turns: Sequence[Together]) -> dict[str, float]:
 
 
 def _following(turns: Sequence[Together]) -> dict[str, float]:
-    """What `load-aware` makes of the schedule; `draft_share` is the draft's of its tokens."""
+    """What `load-aware` makes of the schedule; `draft_share` is the draft's of its tokens.
+
+    Its first answers are not timed, and the first of the target are left out too: those that begin together wait for
+    each other's prompts, and near capacity what waits grows.
+    """
+    turns = [{**turn, "target": _last(turn["target"], len(turn["load-aware"].seconds))} for turn in turns]
     median = _median(turns)
     answers = min(len(turn["load-aware"].seconds) for turn in turns)
     return {
@@ -209,6 +214,10 @@ def _following(turns: Sequence[Together]) -> dict[str, float]:
         ),
         "load_aware_p50_s": median(lambda t: p50(t["load-aware"])),
     }
+
+
+def _last(turn: Turn, answers: int) -> Turn:
+    return replace(turn, seconds=turn.seconds[-answers:])
 
 
 def _sharing(turns: Sequence[Together]) -> dict[str, float]:

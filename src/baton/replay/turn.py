@@ -200,6 +200,7 @@ class Replayer:
         first_timed = 0 if follow is None else answers // 2
         arrivals = poisson(measured.rate, answers + 1, measured.turn + 1)
         start = asyncio.get_running_loop().time()
+        seconds: dict[int, float] = {}
 
         async def ask(sent: Sent) -> bool:
             seed, parts = planned[sent.number % answers]
@@ -208,10 +209,11 @@ class Replayer:
             else:
                 await self._answer(measured, self._prompt(seed + sent.number // answers), parts)
             if first_timed <= sent.number < answers:
-                measured.seconds.append(asyncio.get_running_loop().time() - start - sent.due)
+                seconds[sent.number] = asyncio.get_running_loop().time() - start - sent.due
             return True
 
         await open_loop(arrivals, 0, answers, ask)
+        measured.seconds = [seconds[number] for number in sorted(seconds)]
 
     def _prompt(self, seed: int) -> list[int]:
         return random.Random(seed).choices(self.plain, k=self.schedule.prompt)
