@@ -18,9 +18,8 @@ def test_a_folder_serves_one_recipe_and_the_refusal_names_the_field(recipe, tmp_
     capsys.readouterr()
     assert run_compare(recipe(latency=None), out=out, limit=2, routers=["draft"]) == 2
     said = capsys.readouterr().err.strip()
-    assert (
-        said.splitlines()[-1] == f"out: {out} was made with recipe.limit = 1, now 2; give another folder, or remove it"
-    )
+    told = f"baton: out: {out} was made with recipe.limit = 1, now 2; give another folder, or remove it"
+    assert said.splitlines()[-1] == told
     rows = [json.dumps({"id": "test0", "question": "another?", "answer": "1"})]
     path = recipe(latency=None)
     (tmp_path / "test.jsonl").write_text("\n".join(rows))

@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from baton.bench.folder import RunFolder
 from baton.calibrate import cues
@@ -23,6 +24,7 @@ from baton.calibrate.cues import (
 )
 from baton.calibrate.profile import CueProfile
 from baton.calibrate.work import claim
+from baton.cli import app
 from baton.engines.base import TokenScore
 from baton.generation import Options
 from baton.records import read_traces
@@ -293,3 +295,14 @@ def test_a_line_that_is_no_trace_is_named(tmp_path):
     path.write_text('{"schema": 9}\n{}\n')
     with pytest.raises(ValueError, match="line 1 is no trace"):
         list(read_traces(path))
+
+
+def test_where_no_cue_passes_the_profile_that_there_was_stays(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cues.json").write_text("a good one")
+    (tmp_path / "words.txt").write_text("zebra\n")
+    words = ["calibrate", "cues", "--questions", "1", "--samples", "1", "--candidates", "words.txt"]
+    done = CliRunner().invoke(app, [*words, "--out", "cues.json"])
+    assert done.exit_code == 2
+    assert "no cue passed the rule" in done.stderr
+    assert (tmp_path / "cues.json").read_text() == "a good one"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 import time
@@ -285,6 +286,8 @@ def test_the_command_replays_simulated_models_and_writes_their_costs(tmp_path, b
         "--sharing", "1,4", "--turns", "1", "--profile", "measured.yaml",
     )  # fmt: skip
     assert "1 at once, turn 1, relay" in said
+    (row,) = json.loads((tmp_path / "results.json").read_text())["summary"][:1]
+    assert re.search(rf"^ *1 at once +{row['target_p50_s']:.2f} .* {row['relay_over_target']:.2f} ", said, re.MULTILINE)
     assert load_costs(tmp_path / "measured.yaml").target.token_s == pytest.approx(0.02, rel=0.02)
 
 

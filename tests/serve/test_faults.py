@@ -198,7 +198,8 @@ def impatient(tmp_path_factory: pytest.TempPathFactory, relay: Relay) -> Iterato
 
 def test_a_server_that_refuses_one_request_is_not_taken_for_dead(impatient: Served) -> None:
     # How much a model holds is not known before it was asked for something: the first one that is too much is sent on.
-    refused = impatient.post(CHAT, model="p", messages=QUESTION, max_tokens=2040)
+    too_long = [{"role": "user", "content": " ".join([QUESTION[0]["content"]] * 80)}]
+    refused = impatient.post(CHAT, model="p", messages=too_long)
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
     assert "127.0.0.1" not in refused.text
     assert impatient.post(CHAT, model="p", messages=QUESTION, max_tokens=4).status_code == 200

@@ -56,9 +56,11 @@ def calibrate_cues(
         profile = asyncio.run(_profile(pair, settings, temperature, task, traces, work or out.with_suffix(".work")))
     console = Console()
     console.print(_table(profile))
-    profile.save(out)
     if not profile.cues:
-        raise ValueError(f"no cue passed the rule {settings.rule!r}; use more questions, or the other rule")
+        raise ValueError(
+            f"no cue passed the rule {settings.rule!r}, and {out} is not written; use more questions, or the other rule"
+        )
+    profile.save(out)
     console.print(f"{len(profile.cues)} switch cues -> {out}")
 
 

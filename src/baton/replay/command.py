@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
+
+from baton.tables import table
 
 if TYPE_CHECKING:
     from baton.config import PairConfig
@@ -58,10 +61,24 @@ def replay_command(
         raise ValueError("--profile: it takes one answer at a time, by each model; add 1 to --at-once and --sharing")
     with resumable():
         _run(_measured(config, pair, results, planned, loads, shared, answers, turns, prefix), config)
-    for row in results.summary():
-        print(json.dumps(row))
+    Console().print(_table(results.summary()))
+    print(f"-> {out}")
     if profile is not None:
         _write_profile(results, planned, profile, config.name)
+
+
+def _table(summary: list[dict[str, Any]]) -> Table:
+    """What a user asks first; everything else is in the file."""
+    out = table(
+        "Times as fast as the target alone, by the median answer",
+        "load", "target, s", "cut", "relay", "ideal", "relay, P90", "relay, P99",
+    )  # fmt: skip
+    names = ["target_p50_s", "cut_over_target", "relay_over_target", "ideal_over_target", "relay_over_target_p90",
+             "relay_over_target_p99"]  # fmt: skip
+    for row in summary:
+        load = f"{row['at_once']} at once" if "at_once" in row else f"{row['rate']} a second"
+        out.add_row(load, *(f"{row[name]:.2f}" if name in row else "" for name in names))
+    return out
 
 
 def _positive(option: str, text: str, kind: type[Any]) -> list[Any]:

@@ -54,7 +54,8 @@ class Matrix:
             engine, replayer.vocabulary, replayer.plain, prefix=self.prefix, computed=COMPUTED, repeats=5, tokens=4
         )
         for row in measured["requests"]:
-            print(f"{role}, {row}", flush=True)
+            times = f"{row['first_ms']:.1f} ms to the first, {row['token_ms']:.1f} ms a token"
+            print(f"{role}, {row['new']:.0f} new tokens: {times}", flush=True)
         self.results.probed({"role": str(role), **measured})
 
     async def _cell(self, load: Load) -> None:
