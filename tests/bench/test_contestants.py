@@ -32,7 +32,7 @@ def test_a_measured_router_need_not_be_compared(recipe, tmp_path):
         {"router": "random", "label": "half", "knobs": {"share": 0.5}},
     ]
     out = tmp_path / "run"
-    assert run_compare(recipe(routers=arms, latency=None), out=out, routers=["random"], limit=2) == 0
+    assert run_compare(recipe(routers=arms, latency=None), out=out, routers="random", limit=2) == 0
     found = results(out)
     assert [(a["label"], a["n"]) for a in found["arms"]] == [("random", 2)]
     assert found["calibration"]["target_share"].keys() == {"half"}

@@ -14,20 +14,20 @@ from baton.trace import Trace
 
 def test_a_folder_serves_one_recipe_and_the_refusal_names_the_field(recipe, tmp_path, capsys):
     out = tmp_path / "run"
-    assert run_compare(recipe(latency=None), out=out, limit=1, routers=["draft"]) == 0
+    assert run_compare(recipe(latency=None), out=out, limit=1, routers="draft") == 0
     capsys.readouterr()
-    assert run_compare(recipe(latency=None), out=out, limit=2, routers=["draft"]) == 2
+    assert run_compare(recipe(latency=None), out=out, limit=2, routers="draft") == 2
     said = capsys.readouterr().err.strip()
     told = f"baton: out: {out} was made with recipe.limit = 1, now 2; give another folder, or remove it"
     assert said.splitlines()[-1] == told
     rows = [json.dumps({"id": "test0", "question": "another?", "answer": "1"})]
     path = recipe(latency=None)
     (tmp_path / "test.jsonl").write_text("\n".join(rows))
-    assert run_compare(path, out=out, limit=1, routers=["draft"]) == 2
+    assert run_compare(path, out=out, limit=1, routers="draft") == 2
     assert "questions.quality" in capsys.readouterr().err
     (out / "config.json").write_text("{")
     capsys.readouterr()
-    assert run_compare(recipe(latency=None), out=out, limit=1, routers=["draft"]) == 2
+    assert run_compare(recipe(latency=None), out=out, limit=1, routers="draft") == 2
     assert f"{out / 'config.json'} is damaged" in capsys.readouterr().err
 
 

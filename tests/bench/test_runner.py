@@ -68,12 +68,12 @@ def test_a_run_is_not_resumed_with_other_weights(recipe, tmp_path, capsys):
     model = tmp_path / "model"
     shutil.copytree(nano.pair_paths()["draft"], model)
     path = recipe(latency=None, pair={**PAIR, "draft": "model"})
-    assert run_compare(path, out=tmp_path / "run", limit=1, routers=["draft"]) == 0
+    assert run_compare(path, out=tmp_path / "run", limit=1, routers="draft") == 0
     weights = bytearray((model / "model.safetensors").read_bytes())
     weights[-5] ^= 1
     (model / "model.safetensors").write_bytes(weights)
     capsys.readouterr()
-    assert run_compare(path, out=tmp_path / "run", limit=1, routers=["draft"]) == 2
+    assert run_compare(path, out=tmp_path / "run", limit=1, routers="draft") == 2
     assert "weights.model = " in capsys.readouterr().err
 
 
@@ -81,10 +81,10 @@ def test_a_run_is_not_resumed_with_another_scorer(recipe, tmp_path, capsys):
     model = tmp_path / "judge"
     shutil.copytree(nano.pair_paths()["draft"], model)
     path = recipe(latency=None, pair={**PAIR, "scorers": {"judge": {"kind": "judge", "model": "judge"}}})
-    assert run_compare(path, out=tmp_path / "run", limit=1, routers=["draft"]) == 0
+    assert run_compare(path, out=tmp_path / "run", limit=1, routers="draft") == 0
     weights = bytearray((model / "model.safetensors").read_bytes())
     weights[-5] ^= 1
     (model / "model.safetensors").write_bytes(weights)
     capsys.readouterr()
-    assert run_compare(path, out=tmp_path / "run", limit=1, routers=["draft"]) == 2
+    assert run_compare(path, out=tmp_path / "run", limit=1, routers="draft") == 2
     assert "weights.judge = " in capsys.readouterr().err

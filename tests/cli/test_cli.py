@@ -53,7 +53,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             ["pair.target.device: 'gpu' is no device", "use auto, cpu or cuda"],
         ),
         (["compare", "missing.yaml"], ["missing.yaml: there is no such file"]),
-        (["compare", "recipe.yaml", "--routers", ","], ["routers: ',' names no arm"]),
+        (["compare", "recipe.yaml", "--routers", ","], ["only: ',' cannot be used; name at least one arm"]),
         (["compare", "recipe.yaml", "--out", "file"], ["file: file exists", "check the path"]),
         (["compare", "recipe.yaml", "--out", "file/run"], ["file/run: not a directory"]),
         (["calibrate", "cues", "--work", "file"], ["file: file exists"]),

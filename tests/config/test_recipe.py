@@ -124,6 +124,37 @@ def test_a_name_that_a_file_or_a_command_would_take_for_something_else_is_refuse
         load_pair(write(tmp_path / "pair.yaml", {**PAIR, "name": name}))
 
 
+@pytest.mark.parametrize("label", ["a\nb", "a\x1b[31m", " a", "a" * 101])
+def test_a_label_is_a_row_of_a_table(recipe, label):
+    said = message(recipe(routers=["target", {"router": "draft", "label": label}]))
+    assert "routers[1].label: " in said
+    assert "cannot be used; use up to 100 characters on one line" in said
+
+
+def test_a_scorer_has_a_name_that_routers_can_ask_for(recipe):
+    scorers = {"my judge": {"kind": "confidence", "role": "draft"}}
+    assert "pair.scorers.my judge" in (said := message(recipe(pair={**PAIR, "scorers": scorers})))
+    assert "'my judge' cannot be used; use up to 100 letters, digits" in said
+
+
+@pytest.mark.parametrize(
+    ("only", "found"),
+    [
+        ("draft", ["draft"]),
+        (" draft ,target,", ["target", "draft"]),
+        ("r n 1, threshold 0.5", ["r n 1, threshold 0.5"]),
+        ("r n 1, threshold 0.5, draft", ["draft", "r n 1, threshold 0.5"]),
+        ("draft, paper's, draft", ["draft", "draft, paper's"]),
+    ],
+)
+def test_arms_are_chosen_by_one_text_even_where_labels_hold_commas(recipe, only, found):
+    arms = [
+        "target", "draft", {"router": "draft", "label": "draft, paper's"},
+        {"router": "rsd", "label": "r", "sweep": {"n": [1, 2], "threshold": [0.5]}},
+    ]  # fmt: skip
+    assert [arm.name for arm in load_recipe(recipe(routers=arms, only=only)).config.arms] == found
+
+
 @pytest.mark.parametrize("name", ["Qwen2.5-7b_1.5b", "größer", "7B+1B"])
 def test_a_name_may_have_letters_digits_dots_and_dashes(recipe, name):
     assert load_recipe(recipe(name=name, pair={**PAIR, "name": name})).config.pair.name == name

@@ -33,7 +33,7 @@ def run_compare(
     recipe_path: str | Path,
     out: str | Path | None = None,
     limit: int | None = None,
-    routers: Sequence[str] | None = None,
+    routers: str | None = None,
     concurrency: int | None = None,
     seed: int | None = None,
     shard: str | None = None,
@@ -47,7 +47,7 @@ def run_compare(
 
     Args:
         out: folder of the run; `runs/<name of the recipe>` if None.
-        routers: labels of the arms to run; all if None.
+        routers: labels of the arms to run, with commas between them; all if None.
         limit, concurrency, seed, split: in place of the recipe's.
         track: trackers beside those of the recipe (`wandb`, `tensorboard`).
         knobs: `ARM.KNOB=VALUE`, in place of an arm's own or beside them; the folder is then named after them too.
@@ -62,7 +62,7 @@ def run_compare(
     that cannot go on (a full disk, a dead engine) says why and returns 1. Whenever answers are there, so is a report.
     """
     given: dict[str, Any] = {"limit": limit, "concurrency": concurrency, "seed": seed, "split": split}
-    given |= {"only": list(routers) if routers else None, "latency.limit": timed}
+    given |= {"only": routers, "latency.limit": timed}
     # The recipe's own path to a pair starts from the recipe's folder, one on the command line from the shell's.
     given["pair"] = str(Path(pair).resolve()) if pair not in (None, "nano") else pair
     show = Progress(Console(stderr=True))
@@ -74,7 +74,7 @@ def run_compare(
     except ConfigError as error:
         print(f"baton: {error}", file=sys.stderr)
         return 2
-    options = {"out": out, "limit": limit, "routers": routers and ",".join(routers)}
+    options = {"out": out, "limit": limit, "routers": routers}
     options |= {"concurrency": concurrency, "seed": seed, "shard": shard, "split": split}
     options |= {"timed": timed, "pair": pair}
     command = _command([recipe_path, *knobs], options | {"track": ",".join(track) or None})

@@ -27,12 +27,8 @@ def compare(
     """Compare routers on one pair and one task: accuracy, latency and what it cost, with intervals."""
     from baton.bench.command import run_compare
 
-    names, trackers = ([x.strip() for x in (text or "").split(",") if x.strip()] for text in (routers, track))
-    if routers is not None and not names:
-        raise ValueError(f"routers: {routers!r} names no arm; give labels, or leave it out for all")
-    code = run_compare(
-        recipe, out, limit, names or None, concurrency, seed, shard, split, trackers, knobs or (), timed, pair
-    )
+    trackers = [name.strip() for name in (track or "").split(",") if name.strip()]
+    code = run_compare(recipe, out, limit, routers, concurrency, seed, shard, split, trackers, knobs or (), timed, pair)
     raise typer.Exit(code)
 
 

@@ -40,7 +40,7 @@ class PairConfig(Strict):
     """Whether the chat template is asked for a thinking phase."""
     cues: str | None = None
     """Cue profile of the pair, for routers that need one: a path relative to the YAML's folder, or `nano:cues`."""
-    scorers: dict[str, AnyScorer] = Field(default_factory=dict)
+    scorers: dict[Name, AnyScorer] = Field(default_factory=dict)
     """What routers score steps by, under the names that they ask for."""
 
 

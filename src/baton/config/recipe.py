@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from baton.config.head_to_head import BudgetConfig, HeadToHeadConfig
 from baton.config.load import LatencyConfig, LoadConfig
@@ -44,7 +45,7 @@ class RecipeConfig(Strict):
     """An entry may stand for several arms: `at` with a list of values, or `sweep` with lists of knobs' values, whose
     combinations are tried."""
     only: list[str] | None = Field(default=None, min_length=1)
-    """Labels of the routers to compare; all if null."""
+    """Labels of the routers to compare, also as one text with commas between them; all if null."""
     labels: str | None = None
     """Label set of the split under test (`baton label`), relative to the recipe's folder: results then tell `ece`."""
     samples: int = Field(default=1, ge=1)
@@ -86,6 +87,16 @@ class RecipeConfig(Strict):
         """The routers whose target share another one takes."""
         wanted = {r.share_of for r in self.arms}
         return [r for r in self.routers if r.name in wanted]
+
+    @field_validator("only", mode="before")
+    @classmethod
+    def _listed(cls, value: Any, info: ValidationInfo) -> Any:
+        if not isinstance(value, str):
+            return value
+        found = _named(value, [r.name for r in info.data.get("routers", ())])
+        if not found:
+            raise PydanticCustomError("only", "name at least one arm by its label")
+        return found
 
     @model_validator(mode="after")
     def _consistent(self) -> RecipeConfig:
@@ -131,6 +142,17 @@ class RecipeConfig(Strict):
                     raise ValueError(f"head_to_head.{field}: {name!r} is no arm{nearest(name, names)}; use its label")
         if heads.latency is not None and self.latency is None:
             raise ValueError("head_to_head.latency: the recipe has no latency pass; set latency")
+
+
+def _named(text: str, labels: Sequence[str]) -> list[str]:
+    """The labels in a text with commas between them; a label may hold commas of its own."""
+    found, left = [], text.strip()
+    while left:
+        whole = [label for label in labels if f"{left},".startswith(f"{label},")]
+        label = max(whole, key=len, default=left.partition(",")[0].strip())
+        found += [label] if label else []
+        left = left[len(label) :].lstrip().removeprefix(",").lstrip()
+    return found
 
 
 @dataclass(frozen=True, slots=True)

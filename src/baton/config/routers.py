@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from baton.config.pair import PairConfig
-from baton.config.validation import Strict, keyed
+from baton.config.validation import Label, Strict, keyed
 from baton.engines.base import Speculation
 from baton.trace import Role
 
@@ -66,7 +66,7 @@ class PolicyConfig(Strict):
     """A router and its knobs."""
 
     router: str = Field(min_length=1)
-    label: str = ""
+    label: Label = ""
     """What results call it; the router's name if empty."""
     knobs: dict[str, Any] = Field(default_factory=dict)
 

@@ -27,6 +27,7 @@ M = TypeVar("M", bound=BaseModel)
 
 NAMED = re.compile(r"\w[\w.+-]{0,99}")
 NAMING = "use up to 100 letters, digits, '.', '_', '+' and '-', and begin with a letter or digit"
+LABELLING = "use up to 100 characters on one line, with no space before or after"
 
 
 def _named(value: str) -> str:
@@ -37,6 +38,16 @@ def _named(value: str) -> str:
 
 Name = Annotated[str, AfterValidator(_named)]
 """What a pair or a recipe is called: folders, files, commands (`PAIR:ROUTER`) and trackers take it as it is."""
+
+
+def _labelled(value: str) -> str:
+    if len(value) > 100 or not value.isprintable() or value != value.strip():
+        raise PydanticCustomError("name", LABELLING)
+    return value
+
+
+Label = Annotated[str, AfterValidator(_labelled)]
+"""What results call an arm: a row of their tables."""
 
 
 def keyed(field: str) -> BeforeValidator:
@@ -93,7 +104,8 @@ def line(model: type[BaseModel], error: dict[str, Any]) -> str:
 
 def _dotted(loc: Sequence[int | str]) -> str:
     out = ""
-    for part in loc:
+    # Of a mapping's key that cannot be used, pydantic tells the key and then that it is one.
+    for part in (part for part in loc if part != "[key]"):
         out += f"[{part}]" if isinstance(part, int) else f".{part}" if out else str(part)
     return out
 
