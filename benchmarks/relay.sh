@@ -5,8 +5,8 @@
 # 32B and 1.7B shapes on one GPU, unless told otherwise; engines under CUDA's multi-process service (MPS):
 #   full     full graphs for steps that read                eagle3        Eagle-3 on the target, 2.4 tokens a step
 #   sync     as full, without asynchronous scheduling       plain         as vLLM comes: its own graphs, no MPS
-#   routers  as full: load-aware under load, and the        routers-eagle3 the same over Eagle-3
-#            schedules of Lookahead and RSD one at a time
+#   routers  as full: load-aware under load; one at a time   routers-eagle3 the same over Eagle-3
+#            the schedules of Lookahead, of RSD, of RSD with a reward model of 8B, and of hybrid
 #   open     8B and 0.6B shapes: what each model takes, then load-aware in open loops at 90, 70 and 50 % of the target's
 #            capacity, the shortest first
 #   tp2      two GPUs: the target divided over both, the draft beside it on the first
@@ -48,10 +48,11 @@ bench() { # NAME OPTION ...: one start of the pair
 eagle3=(--graphs piecewise --accepted 2.4)
 routers() { # SUFFIX OPTION ...: the router that follows the load, and longer schedules than RelayGen's
   local suffix=$1; shift
-  bench "follow$suffix" $mps "$@" --follow 8 --turns 1 --at-once 16 --sharing "" \
+  bench "follow$suffix" $mps "$@" --scorer 8b --follow 8 --turns 1 --at-once 16 --sharing "" \
     then --out "$out/h200-follow64$suffix.json" --follow 4 --at-once 64 \
     then --out "$out/h200-lookahead$suffix.json" --schedule lookahead "${one[@]}" \
-    then --out "$out/h200-rsd$suffix.json" --schedule rsd "${one[@]}"
+    then --out "$out/h200-rsd-scored$suffix.json" --schedule rsd "${one[@]}" \
+    then --out "$out/h200-hybrid$suffix.json" --schedule benchmarks/relay/hybrid-schedule.json "${one[@]}" --answers 2
 }
 one=(--follow 0 --without-cut --answers 4 --at-once 1)
 

@@ -29,41 +29,47 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 # Nothing is fetched: models are configurations written here.
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", VLLM_USE_FLASHINFER_SAMPLER="0")
 
 from baton.engines.base import Engine
 from baton.engines.settings import VllmSettings
+from baton.engines.vllm import VllmEngine
 from baton.engines.vllm_options import on_cpu, variables
 from baton.replay.matrix import Matrix
 from baton.replay.published import load_schedule
 from baton.replay.results import Results
 from baton.replay.schedule import Schedule
 from baton.replay.turn import ARMS, FOLLOWING, SHARING, Arm, Replayer
-from baton.replay.weightless import SHAPES, Weightless
+from baton.replay.weightless import SHAPES, Weightless, reward_model
+from baton.scorers.prm import Prm
 from baton.trace import Role
 from baton.user_errors import checked
 
 SCHEDULE = Path(__file__).parent.parent / "benchmarks" / "relay" / "schedule.json"
 """RelayGen's."""
-LATER = {"follow": 0, "without_cut": False, "of_capacity": (), "requests": 500}
+LATER = {"follow": 0, "without_cut": False, "of_capacity": (), "requests": 500, "scorer": None}
 """Settings that came later, and what stands for them where they are left out."""
 ENGINES = (
     "target", "draft", "cache_mb", "target_devices", "draft_devices", "context", "block", "graphs", "no_async", "mps",
-    "accepted", "speculative_tokens", "seconds",
+    "accepted", "speculative_tokens", "scorer", "seconds",
 )  # fmt: skip
 """Settings that all measurements of a start share."""
 STOPPED = 128 + signal.SIGTERM
 """Exit code."""
 STAGGER_SECONDS = 15
-"""The draft starts beside the target, once that has its processes."""
+"""A model starts beside the one before it, once that has its processes."""
+SCORER_CACHE_MB = 4096
+"""Of keys and values."""
+Model = TypeVar("Model", bound="Engine | Prm")
 
 
 @dataclass(frozen=True)
@@ -114,6 +120,7 @@ def arguments(words: Sequence[str]) -> list[argparse.Namespace]:
     parser.add_argument("--mps", action="store_true", help="share the GPU through CUDA's multi-process service")
     parser.add_argument("--accepted", type=float, help="Eagle-3 on the target, with so many tokens a step in the mean")
     parser.add_argument("--speculative-tokens", type=int, default=3)
+    parser.add_argument("--scorer", choices=SHAPES, help="a reward model that reads accepted and rejected steps")
     parser.add_argument("--at-once", type=counts, default=(1, 16, 4, 64), help="answers in flight, in this order")
     parser.add_argument("--sharing", type=numbers, default=(16, 1), help="of those, where overlap is measured too")
     parser.add_argument("--answers", type=int, default=2, help="answers a turn, and at least as many as are at once")
@@ -158,22 +165,33 @@ def weightless(asked: argparse.Namespace, max_batch: int, role: Role) -> Weightl
     )
 
 
-async def started(asked: argparse.Namespace, max_batch: int, folder: Path) -> dict[Role, Engine]:
-    """Both engines, started beside each other."""
+async def started(
+    asked: argparse.Namespace, max_batch: int, folder: Path, scoring: bool
+) -> tuple[dict[Role, Engine], Prm | None]:
+    """Both engines, and the reward model if one is asked for and something is `scoring`: each beside the others."""
     os.environ.update(variables(None))
-
-    async def start(role: Role, after: float) -> Engine:
-        await asyncio.sleep(after)
-        return await asyncio.to_thread(weightless(asked, max_batch, role).start, folder)
-
     stagger = 0 if on_cpu() else STAGGER_SECONDS
-    started = await asyncio.gather(start(Role.TARGET, 0), start(Role.DRAFT, stagger), return_exceptions=True)
-    failed = [engine for engine in started if isinstance(engine, BaseException)]
-    engines = {role: engine for role, engine in zip(Role, started, strict=False) if isinstance(engine, Engine)}
-    if failed:
-        await asyncio.gather(*(engine.close() for engine in engines.values()))
+
+    async def start(make: Callable[[], Model], after: float) -> Model:
+        await asyncio.sleep(after)
+        return await asyncio.to_thread(make)
+
+    def engine(role: Role) -> Callable[[], VllmEngine]:
+        return partial(weightless(asked, max_batch, role).start, folder)
+
+    def scorer() -> Prm:
+        settings = VllmSettings(context=asked.context, devices=asked.draft_devices, block=asked.block)
+        return reward_model(folder, asked.scorer, SCORER_CACHE_MB, settings)
+
+    wanted: list[tuple[str, Callable[[], Any]]] = [(role, engine(role)) for role in (Role.TARGET, Role.DRAFT)]
+    wanted += [("scorer", scorer)] if asked.scorer and scoring else []
+    starts = (start(make, n * stagger) for n, (_, make) in enumerate(wanted))
+    found = dict(zip((name for name, _ in wanted), await asyncio.gather(*starts, return_exceptions=True), strict=True))
+    if failed := [model for model in found.values() if isinstance(model, BaseException)]:
+        await asyncio.gather(*(model.close() for model in found.values() if not isinstance(model, BaseException)))
         raise failed[0]
-    return engines
+    reads = found.pop("scorer", None)
+    return {Role(role): model for role, model in found.items()}, reads
 
 
 @contextmanager
@@ -211,26 +229,28 @@ async def run(measurements: Sequence[Measurement], max_batch: int) -> int:
     end, failed = time.monotonic() + asked.seconds, 0
     with tempfile.TemporaryDirectory() as folder:
         begun = time.monotonic()
-        engines = await started(asked, max_batch, Path(folder))
+        scoring = any(each.schedule.scored for each in measurements)
+        engines, scorer = await started(asked, max_batch, Path(folder), scoring)
         print(f"engines started in {time.monotonic() - begun:.0f} s", flush=True)
         try:
             for measurement in measurements:
                 print(f"-- {measurement.results.file.name}", flush=True)
                 try:
-                    await measure(measurement, engines, end)
+                    await measure(measurement, engines, scorer, end)
                 except Exception:
                     # Engines are dear to start: what else they are for is measured all the same.
                     traceback.print_exc()
                     failed += 1
         finally:
-            await asyncio.gather(*(engine.close() for engine in engines.values()))
+            models = [*engines.values(), *([scorer] if scorer else ())]
+            await asyncio.gather(*(model.close() for model in models))
     return failed
 
 
-async def measure(measurement: Measurement, engines: dict[Role, Engine], end: float) -> None:
+async def measure(measurement: Measurement, engines: dict[Role, Engine], scorer: Prm | None, end: float) -> None:
     asked, results = measurement.asked, measurement.results
     closed = Matrix(
-        results, Replayer(engines, measurement.schedule), asked.at_once, results.arms, sharing=asked.sharing,
+        results, Replayer(engines, measurement.schedule, scorer), asked.at_once, results.arms, sharing=asked.sharing,
         answers=asked.answers, rounds=asked.follow or 1, turns=asked.turns, end=end, probes=measurement.probes,
     )  # fmt: skip
     await closed.measure()
@@ -269,6 +289,8 @@ def measurement(asked: argparse.Namespace, schedule: Schedule, max_batch: int, p
     """With what its file holds already."""
     beside = ("out", "at_once", "sharing", "turns", "seconds")
     settings = {name: value for name, value in vars(asked).items() if name not in beside}
+    if not schedule.scored:
+        settings["scorer"] = None
     # Said only where it is asked for: results from before there was a choice go on.
     settings = {name: value for name, value in settings.items() if name not in LATER or value != LATER[name]}
     settings |= {"schedule": Path(asked.schedule).name, "max_batch": max_batch}

@@ -1,7 +1,8 @@
 """Holds the simulator against a measured replay: the same schedule and loads on simulated engines.
 
 The costs come from each model alone and from both beside each other (`profile`), so that the target cut into segments
-and the relay are foretold. Ratios of P50 latencies, simulated over measured, are printed and written.
+and the relay are foretold; only what a scorer takes is the median of the measured. Ratios of P50 latencies, simulated
+over measured, are printed and written.
 
     python scripts/check_simulator.py benchmarks/relay/h200-full.json --costs benchmarks/relay/h200-full-costs.yaml \\
         --out benchmarks/relay/h200-full-simulated.json
@@ -16,6 +17,7 @@ import contextlib
 import io
 import statistics
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,10 @@ from baton.replay.profile import profile
 from baton.replay.published import load_schedule
 from baton.replay.results import Results, p50, read_replay
 from baton.replay.schedule import Schedule
-from baton.replay.turn import ARMS, FOLLOWING, Arm, Load, Replayer
+from baton.replay.turn import ARMS, FOLLOWING, Arm, Load, Replayer, Turn
+from baton.scorers.base import Scorer
+from baton.scorers.callable import Callable
+from baton.scorers.drawn import drawn
 from baton.user_errors import checked
 
 
@@ -40,13 +45,20 @@ def replayed(costs: Costs, schedule: Schedule, measured: Results, file: Path) ->
     most = max(load for load in measured.loads if isinstance(load, int))
     for load in measured.loads:
         turns = measured.at(load, *measured.arms)
+        engines = beside_each_other(costs, most * schedule.in_flight)
         matrix = Matrix(
-            results, Replayer(beside_each_other(costs, most * schedule.in_flight), schedule), [load], measured.arms,
+            results, Replayer(engines, schedule, scorer(turns)), [load], measured.arms,
             answers=max(len(turn.seconds) for turn in turns), turns=1 + max(turn.turn for turn in turns), probes=False,
         )  # fmt: skip
         with contextlib.redirect_stdout(io.StringIO()):
             virtual_clock.run(matrix.measure())
     return results
+
+
+def scorer(turns: Sequence[Turn]) -> Scorer | None:
+    """One that takes as long as the scorer of some turns did; None if they had none."""
+    took = [seconds for turn in turns for seconds in turn.score_s]
+    return Callable("scorer", drawn, arguments={"seconds": statistics.median(took)}) if took else None
 
 
 def seconds(results: Results, load: Load, arm: Arm) -> float:

@@ -4,11 +4,15 @@ Nothing is graded: whether a simulated answer is right is drawn. `speedup` is th
 arm's, question by question: the median of the ratios, and their quartiles.
 
     python scripts/simulate_recipe.py recipes/simulated/speculation.yaml --out benchmarks/relay/routers-simulated.json
+
+With `--schedules FOLDER` what each arm wrote becomes a schedule that `baton replay` and `bench_relay.py` write again,
+token for token, on other engines.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +25,7 @@ from baton.config import ConfigError, Recipe, load_recipe, recipe_options
 from baton.generation import generate
 from baton.pair import Pairs
 from baton.records import write_json
+from baton.replay.schedule import Schedule
 from baton.trace import Role, Trace
 from baton.user_errors import checked
 
@@ -68,6 +73,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe", type=Path)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--schedules", type=Path, help="folder for each arm's schedule")
     asked = parser.parse_args()
     recipe = load_recipe(asked.recipe)
     models = recipe.config.pair.target, recipe.config.pair.draft
@@ -80,6 +86,9 @@ def main() -> None:
         traces = virtual_clock.run(answers(recipe, contestant))
         baseline = baseline or traces
         rows.append(row(contestant, traces, baseline))
+        if asked.schedules is not None:
+            name = re.sub(r"\W+", "-", contestant.label)
+            Schedule.of_traces(traces).save(asked.schedules / f"{name}-schedule.json")
         print(rows[-1], flush=True)
         write_json(asked.out, {"simulated": True, "recipe": recipe.config.name, "rows": rows})
 

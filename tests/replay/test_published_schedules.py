@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from baton.replay.published import PUBLISHED, load_schedule
 from baton.replay.results import Results
 from baton.replay.schedule import Part, Schedule
 from baton.replay.turn import Replayer
+from baton.scorers.base import ScoreRequest
+from baton.scorers.callable import Callable
 from baton.trace import Role
 from virtual_clock import run
 
@@ -55,7 +58,8 @@ def test_rsd_accepts_as_reported_and_the_target_rewrites_what_is_rejected():
     assert sum(alone) / len(alone) == pytest.approx(0.48, abs=0.01)
     for answer in schedule.answers:
         for part, after in zip(answer, [*answer[1:], None], strict=True):
-            assert (part.use == "discarded") == (after is not None and after.role is Role.TARGET)
+            assert (part.use == "rejected") == (after is not None and after.role is Role.TARGET)
+            assert part.scored == (part.role is Role.DRAFT)
 
 
 def test_lookahead_accepts_as_reported_and_the_targets_own_steps_are_written_beside():
@@ -87,6 +91,35 @@ def test_what_is_thrown_away_takes_its_time_and_no_place_in_the_answer():
     assert turn.prompt == 20 + 20 + 28
     alone = run(replayer(*parts).turn(1, "target", 0, 1))
     assert alone.tokens == {"target": 13, "draft": 0}
+
+
+def test_a_scorer_reads_what_is_accepted_or_rejected_before_the_answer_goes_on():
+    asked = []
+
+    async def score(request: ScoreRequest) -> float:
+        asked.append(request)
+        await asyncio.sleep(0.5)
+        return 1.0
+
+    parts = (
+        Part(Role.TARGET, 3),
+        Part(Role.DRAFT, 10, "rejected"),
+        Part(Role.TARGET, 8),
+        Part(Role.DRAFT, 5, "accepted"),
+    )
+    made = replayer(*parts)
+    unread = run(made.turn(1, "relay", 0, 1))
+    assert (unread.score_s, asked) == ([], [])
+    turn = run(Replayer(made.engines, made.schedule, Callable("scorer", score)).turn(1, "relay", 0, 1))
+    assert turn.tokens == unread.tokens == {"target": 11, "draft": 15}
+    assert turn.score_s == [pytest.approx(0.5)] * 2
+    assert turn.seconds == [pytest.approx(unread.seconds[0] + 2 * 0.5)]
+    # The second is of the answer without the rejected step.
+    assert [(len(one.ids), one.step_ids, one.prompt, len(one.before)) for one in asked] == [
+        (20 + 3 + 10, 10, 20, 1), (20 + 3 + 8 + 5, 5, 20, 2),
+    ]  # fmt: skip
+    assert asked[0].ids[:23] == asked[1].ids[:23]
+    assert asked[0].generation == asked[1].generation
 
 
 def test_what_is_written_beside_is_waited_for_where_the_target_has_written():

@@ -205,6 +205,9 @@ def test_a_schedule_that_cannot_be_written_is_refused(prompt, answers, told, tmp
         (["--rate", "inf"], "--rate: 'inf' holds a number"),
         (["--sharing", "2"], "--sharing: 2 is not among the answers in flight"),
         (["--profile", "costs.yaml"], "--profile: it takes one answer at a time"),
+        (["--scorer", "prn"], "--scorer: 'prn' is no scorer of nano with a model of its own (did you mean 'prm'?)"),
+        (["--scorer", "confidence"], "--scorer: 'confidence' is no scorer of nano with a model of its own"),
+        (["--scorer", "prm", "--schedule", "relaygen"], "--scorer: 'prm' would read nothing"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_models_are_loaded(words, told, tmp_path):
@@ -265,7 +268,7 @@ def test_a_schedule_is_read_from_traces_and_from_its_file(tmp_path):
     ]  # fmt: skip
     trace = Trace(prompts={"target": [1] * 30, "draft": [1] * 31}, segments=segments)
     schedule = Schedule.of_traces([trace])
-    assert schedule == Schedule(30, ((Part(Role.TARGET, 5), Part(Role.DRAFT, 4)),))
+    assert schedule == Schedule(30, ((Part(Role.TARGET, 3), Part(Role.TARGET, 2), Part(Role.DRAFT, 4)),))
     schedule.save(tmp_path / "schedule.json")
     assert Schedule.load(tmp_path / "schedule.json") == schedule
     with pytest.raises(ValueError, match="no answer with tokens"):
@@ -289,6 +292,22 @@ def test_the_command_replays_simulated_models_and_writes_their_costs(tmp_path, b
     (row,) = json.loads((tmp_path / "results.json").read_text())["summary"][:1]
     assert re.search(rf"^ *1 at once +{row['target_p50_s']:.2f} .* {row['relay_over_target']:.2f} ", said, re.MULTILINE)
     assert load_costs(tmp_path / "measured.yaml").target.token_s == pytest.approx(0.02, rel=0.02)
+
+
+def test_the_command_has_steps_read_by_the_pairs_reward_model(tmp_path, baton: Callable[..., str]):
+    parts = Part(Role.DRAFT, 8, "rejected"), Part(Role.TARGET, 6), Part(Role.DRAFT, 7, "accepted")
+    Schedule(30, (parts,)).save(tmp_path / "schedule.json")
+    words = ["replay", "nano", "--schedule", "schedule.json", "--answers", "1", "--turns", "1", "--prefix", "64"]
+    baton(*words, "--out", "scored.json", "--scorer", "prm")
+    results = json.loads((tmp_path / "scored.json").read_text())
+    by_arm = {turn["arm"]: turn for turn in results["turns"]}
+    assert [len(by_arm[arm]["score_s"]) for arm in ("target", "cut", "relay")] == [0, 0, 2]
+    # What is rejected is computed in vain, and the prompt once.
+    assert by_arm["relay"]["score_tokens"] == 30 + 8 + 6 + 7
+    assert results["summary"][0]["relay_score_ms"] > 0
+    assert list(results["about"]["scorer"]) == ["prm"]
+    baton(*words, "--out", "unscored.json")
+    assert "relay_score_ms" not in json.loads((tmp_path / "unscored.json").read_text())["summary"][0]
 
 
 @pytest.fixture

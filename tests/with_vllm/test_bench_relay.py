@@ -22,26 +22,33 @@ ANSWERS = [
 ]
 
 
-def bench(folder: Path) -> tuple[dict[str, Any], dict[str, Any], str]:
-    """The results, those of a second measurement on the same engines, and what is said of them."""
-    schedule, out, second = folder / "schedule.json", folder / "results.json", folder / "second.json"
+GATED = [[["draft", 6, "rejected"], ["target", 4], ["draft", 5, "accepted"], ["draft", 7, "accepted"]]]
+
+
+def bench(folder: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]:
+    """The results, those of two more measurements on the same engines, and what is said of them."""
+    schedule, gated = folder / "schedule.json", folder / "gated.json"
     schedule.write_text(json.dumps({"prompt": 40, "answers": ANSWERS}))
+    gated.write_text(json.dumps({"prompt": 40, "answers": GATED}))
+    files = [folder / f"{name}.json" for name in ("results", "second", "third")]
     options = ["--target", "tiny", "--draft", "tiny", "--cache-mb", "64,64", "--context", "1024", "--at-once", "2"]
-    options += ["--sharing", "2", "--of-capacity", "0.5", "--requests", "3"]
+    options += ["--sharing", "2", "--of-capacity", "0.5", "--requests", "3", "--scorer", "tiny", "--block", "32"]
     options += ["--answers", "2", "--turns", "1"]
-    then = ["then", "--out", second, "--schedule", "lookahead", "--of-capacity", "", "--sharing", "", "--at-once", "1"]
-    then += ["--without-cut"]
+    one = ["--of-capacity", "", "--sharing", "", "--at-once", "1", "--without-cut", "--answers", "1"]
+    then = ["then", "--out", files[1], "--schedule", "lookahead", *one]
+    then += ["then", "--out", files[2], "--schedule", gated, *one]
     done = subprocess.run(
-        [sys.executable, SCRIPT, "--out", out, "--schedule", schedule, *options, *then, "--answers", "1"],
+        [sys.executable, SCRIPT, "--out", files[0], "--schedule", schedule, *options, *then],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("engines started") <= 1
-    return json.loads(out.read_text()), json.loads(second.read_text()), done.stdout
+    first, second, third = (json.loads(file.read_text()) for file in files)
+    return first, second, third, done.stdout
 
 
 def test_each_arm_is_timed_on_two_engines(tmp_path: Path) -> None:
-    results, second, _ = bench(tmp_path)
+    results, second, gated, _ = bench(tmp_path)
     measured = [(t["at_once"], t["arm"]) for t in results["turns"]]
     assert measured[:5] == [(2, arm) for arm in ("target", "cut", "relay", "draft", "beside")]
     for turn in results["turns"][:5]:
@@ -72,9 +79,16 @@ def test_each_arm_is_timed_on_two_engines(tmp_path: Path) -> None:
     assert second["about"]["target_share"] != 0.8
     assert [(t["at_once"], t["arm"]) for t in second["turns"]] == [(1, arm) for arm in ("target", "relay")]
     assert second["probes"] == []
-    again, second_again, said = bench(tmp_path)
-    assert again["turns"] == results["turns"]
-    assert second_again["turns"] == second["turns"]
+    # A served reward model reads what a gate decides on, and finds what it has read in its cache.
+    assert "scorer" not in second["about"]
+    assert gated["about"]["scorer"] == "tiny"
+    relay = gated["turns"][1]
+    assert relay["tokens"] == {"target": 4, "draft": 18}
+    assert len(relay["score_s"]) == 3
+    assert relay["score_tokens"] == 46 + (49 - 32) + (56 - 32)
+    assert gated["summary"][0]["relay_score_ms"] > 0
+    *again, said = bench(tmp_path)
+    assert [each["turns"] for each in again] == [each["turns"] for each in (results, second, gated)]
     assert "all is measured" in said
 
 

@@ -24,6 +24,10 @@ ASSUMED = """\
 """
 
 
+OWN_MODELS = ("prm", "callable")
+"""Kinds of scorers that read a step without the pair's models."""
+
+
 def replay_command(
     pair: Annotated[str, typer.Argument(help="`nano` (shipped with Baton) or the path of a pair.yaml.")],
     schedule: Annotated[
@@ -37,6 +41,9 @@ def replay_command(
     answers: Annotated[int, typer.Option(min=1, help="Of a turn; at least as many as are in flight.")] = 2,
     turns: Annotated[int, typer.Option(min=1, help="Of each arm.")] = 3,
     prefix: Annotated[int, typer.Option(min=1, help="Tokens of the cached prefix of single requests.")] = 512,
+    scorer: Annotated[
+        str | None, typer.Option(help="The pair's scorer that reads accepted and rejected steps.")
+    ] = None,
     profile: Annotated[
         Path | None, typer.Option(help="Costs file to write (YAML), for `plan` and `simulated`.")
     ] = None,
@@ -56,6 +63,11 @@ def replay_command(
         "pair": config.model_dump(mode="json", include={"name", "target", "draft"}), "schedule": Path(schedule).name,
         "target_share": round(planned.share, 4), "answers": answers, "prefix": prefix,
     }  # fmt: skip
+    if scorer is not None:
+        _check_scorer(scorer, config, planned)
+        about["scorer"] = {scorer: config.scorers[scorer].model_dump(mode="json")}
+    # No other is used, and each takes memory.
+    config = config.model_copy(update={"scorers": {n: c for n, c in config.scorers.items() if n == scorer}})
     results = Results(out, about)
     if profile is not None and 1 not in shared and not results.at(1, "draft"):
         raise ValueError("--profile: it takes one answer at a time, by each model; add 1 to --at-once and --sharing")
@@ -98,6 +110,19 @@ def _check(loads: list[Load], sharing: list[int]) -> None:
         raise ValueError(f"--sharing: {other[0]} is not among the answers in flight; add it to --at-once")
 
 
+def _check_scorer(name: str, config: PairConfig, schedule: Schedule) -> None:
+    from baton.config.validation import nearest
+
+    own = [known for known, given in config.scorers.items() if given.kind in OWN_MODELS]
+    if name not in own:
+        raise ValueError(
+            f"--scorer: {name!r} is no scorer of {config.name} with a model of its own{nearest(name, own)}; use one of "
+            f"{', '.join(own) or 'kind ' + ' or '.join(OWN_MODELS)}"
+        )
+    if not schedule.scored:
+        raise ValueError(f"--scorer: {name!r} would read nothing, for the schedule has no accepted or rejected step")
+
+
 async def _measured(
     config: PairConfig, source: str, results: Results, schedule: Schedule, loads: list[Load], sharing: list[int],
     answers: int, turns: int, prefix: int,
@@ -109,10 +134,8 @@ async def _measured(
 
     loaded = Pair.load(config, pair_folder(source))
     try:
-        replayer = Replayer(loaded.engines, schedule)
-        matrix = Matrix(
-            results, replayer, loads, sharing=sharing, answers=answers, turns=turns, prefix=prefix
-        )  # fmt: skip
+        replayer = Replayer(loaded.engines, schedule, next(iter(loaded.scorers.values()), None))
+        matrix = Matrix(results, replayer, loads, sharing=sharing, answers=answers, turns=turns, prefix=prefix)
         await matrix.measure()
     finally:
         await loaded.close()

@@ -1,7 +1,7 @@
 """Schedules of published routers, drawn at the shares that their papers report, always the same.
 
 What a paper reports is quoted beside each; what none reports, the lengths of segments, is assumed and said to be.
-Scorers and judges are not part of a pair, so a replay leaves their time out.
+Judges that read beside the answer (lookahead) are left out.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def rsd() -> Schedule:
         for _ in range(24):
             tokens = _step(rng, 25)
             if rng.random() < 0.97:
-                yield Part(Role.DRAFT, tokens)
+                yield Part(Role.DRAFT, tokens, "accepted")
             else:
-                yield Part(Role.DRAFT, tokens, "discarded")
+                yield Part(Role.DRAFT, tokens, "rejected")
                 yield Part(Role.TARGET, _step(rng, 25))
 
     return _drawn(answer, seed=2)
@@ -79,7 +79,7 @@ PUBLISHED: dict[str, Callable[[], Schedule]] = {"relaygen": relaygen, "rsd": rsd
 
 
 def load_schedule(source: str | Path) -> Schedule:
-    """A published schedule by its name, the schedule of a file, or the kept segments of a run's traces (`.jsonl`).
+    """A published schedule by its name, the schedule of a file, or the segments of a run's traces (`.jsonl`).
 
     Raises:
         ValueError: there is neither such a name nor such a file, or it holds no answer.

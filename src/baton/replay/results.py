@@ -159,8 +159,10 @@ def _relaying(turns: Sequence[Together]) -> dict[str, float]:
     answers = min(len(turn["relay"].seconds) for turn in turns)
     # What is written beside an answer takes no time of its own.
     ideals = {} if any(turn["relay"].beside for turn in turns) else {"ideal_over_target": median(ideal)}
+    scored = [t["relay"].score_s for t in turns if t["relay"].score_s]
     return {
         **_tails(turns, "relay", answers),
+        **({"relay_score_ms": round(1e3 * statistics.median(map(statistics.median, scored)), 4)} if scored else {}),
         "relay_over_target": median(lambda t: p50(t["target"]) / p50(t["relay"])),
         **ideals,
         "target_p50_s": median(lambda t: p50(t["target"])),

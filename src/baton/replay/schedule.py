@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import json
 import random
 import statistics
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
-from baton.trace import Role, Trace
+from baton.trace import Role, Segment, Trace
 
-Use = Literal["kept", "discarded", "beside"]
-"""What becomes of a segment: it stays in the answer; it is thrown away when it is written (a gate's rejected step); or
-it is written while what comes after it is, and thrown away (lookahead: the target's own version of a step of the
-draft's)."""
+Use = Literal["kept", "discarded", "accepted", "rejected", "beside"]
+"""What becomes of a segment: it stays in the answer, or is thrown away when it is written; either of them once a scorer
+has read it, which the answer waits for (a gate's accepted and rejected steps); or it is written while what comes after
+it is, and thrown away (lookahead: the target's own version of a step of the draft's)."""
 
 CLOSE = 0.02
 """Of the wanted target share, how far a drawn answer's may be off."""
@@ -33,7 +35,12 @@ class Part(NamedTuple):
 
     @property
     def kept(self) -> bool:
-        return self.use == "kept"
+        return self.use in ("kept", "accepted")
+
+    @property
+    def scored(self) -> bool:
+        """Whether a scorer reads it before the answer goes on."""
+        return self.use in ("accepted", "rejected")
 
 
 @dataclass(frozen=True)
@@ -76,7 +83,10 @@ class Schedule:
 
     @classmethod
     def of_traces(cls, traces: Iterable[Trace]) -> Schedule:
-        """The kept segments of answers as they were written; prompts as long as the median one.
+        """The segments of answers as they were written, with what was thrown away; prompts as long as the median one.
+
+        What was written while the answer went on is `beside`; a chain of one model's there is one segment, as if it
+        followed what the first of the chain did. What came after an answer's last kept segment is left out.
 
         Raises:
             ValueError: there is no answer with tokens of a model.
@@ -84,21 +94,19 @@ class Schedule:
         prompts: list[int] = []
         answers: list[tuple[Part, ...]] = []
         for trace in traces:
-            kept = [(s.role, s.kept_tokens) for s in trace.path() if s.role is not Role.INSERTED and s.kept_tokens]
-            merged = [
-                Part(role, sum(n for _, n in group))
-                for role, group in itertools.groupby(kept, key=lambda part: part[0])
-            ]
-            if merged:
-                answers.append(tuple(merged))
-                prompts.append(len(trace.prompts[merged[0].role]))
+            parts = tuple(_written(trace))
+            if any(part.kept for part in parts):
+                answers.append(parts)
+                prompts.append(len(trace.prompts[parts[0].role]))
         if not answers:
             raise ValueError("schedule: the traces hold no answer with tokens of a model; give others")
         return cls(round(statistics.median(prompts)), tuple(answers))
 
     def save(self, file: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
-        lines = ",\n  ".join(json.dumps([part[: 2 if part.kept else 3] for part in answer]) for answer in self.answers)
+        lines = ",\n  ".join(
+            json.dumps([part[: 2 if part.use == "kept" else 3] for part in answer]) for answer in self.answers
+        )
         file.write_text(f'{{"prompt": {self.prompt}, "answers": [\n  {lines}\n]}}\n')
 
     @property
@@ -123,6 +131,11 @@ class Schedule:
         return most
 
     @property
+    def scored(self) -> bool:
+        """Whether any segment is read by a scorer."""
+        return any(part.scored for answer in self.answers for part in answer)
+
+    @property
     def share(self) -> float:
         """The target's share of the kept tokens."""
         return share(part for answer in self.answers for part in answer)
@@ -134,6 +147,52 @@ def share(parts: Iterable[Part]) -> float:
     for part in parts:
         tokens[part.role] += part.tokens if part.kept else 0
     return tokens[Role.TARGET] / sum(tokens.values())
+
+
+def _written(trace: Trace) -> Iterator[Part]:
+    """The segments of one answer, each before the one that stands in its place."""
+    children: dict[int | None, list[Segment]] = defaultdict(list)
+    for segment in trace.segments:
+        children[segment.parent].append(segment)
+    scored = _waited_for(trace)
+    for kept in trace.path():
+        beside: list[Part] = []
+        for thrown in children[kept.parent]:
+            if thrown.kept or not thrown.sampled:
+                continue
+            chains = list(_chains(thrown, children))
+            if (thrown.last or 0.0) <= kept.submitted:
+                use: Use = "rejected" if thrown.id in scored else "discarded"
+                yield Part(thrown.role, sum(segment.sampled for segment in chains.pop(0)), use)
+            beside += [Part(chain[0].role, sum(s.sampled for s in chain), "beside") for chain in chains]
+        yield from beside
+        if kept.role is not Role.INSERTED and kept.kept_tokens:
+            yield Part(kept.role, kept.kept_tokens, "accepted" if kept.id in scored else "kept")
+
+
+def _chains(first: Segment, children: Mapping[int | None, Sequence[Segment]]) -> Iterator[list[Segment]]:
+    """A segment with those that its model wrote on after it; then, alike, all else that follows any of them."""
+    chain, others = [first], list[Segment]()
+    while after := [segment for segment in children.get(chain[-1].id, ()) if segment.sampled]:
+        own = next((segment for segment in after if segment.role is first.role), None)
+        others += [segment for segment in after if segment is not own]
+        if own is None:
+            break
+        chain.append(own)
+    yield chain
+    for other in others:
+        yield from _chains(other, children)
+
+
+def _waited_for(trace: Trace) -> set[int]:
+    """The segments that were scored before anything else was begun."""
+    begun = sorted(segment.submitted for segment in trace.segments)
+    found: set[int] = set()
+    for call in trace.helpers:
+        at = bisect.bisect_right(begun, call.submitted)
+        if call.done is not None and (at == len(begun) or begun[at] >= call.done):
+            found.update(call.nodes)
+    return found
 
 
 def _part(role: str, tokens: int, use: Use = "kept") -> Part:

@@ -7,6 +7,7 @@ relay, and nothing ends a segment but its length.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
@@ -22,7 +23,9 @@ from baton.pair import Pair
 from baton.replay.schedule import Part, Schedule
 from baton.replay.scheduled import Scheduled
 from baton.routers.load_aware import LoadAware
+from baton.scorers.base import Scorer, ScoreRequest
 from baton.trace import Role
+from baton.vocabulary import Vocabulary
 
 Arm = Literal["target", "cut", "relay", "draft", "beside", "load-aware"]
 ARMS: tuple[Arm, ...] = ("target", "cut", "relay")
@@ -67,6 +70,10 @@ class Turn:
     """Prefix tokens sent."""
     beside: int = 0
     """Of the tokens, those written beside what the answer went on with."""
+    score_s: list[float] = field(default_factory=list)
+    """Of each segment that a scorer read: until its score was there."""
+    score_tokens: int = 0
+    """Tokens that the scorer computed."""
     engines: dict[str, dict[str, float]] = field(default_factory=dict)
     """By role, what the engine's counters rose by."""
 
@@ -84,18 +91,41 @@ def key(load: Load, arm: Arm, turn: int) -> Key:
     return isinstance(load, float), load, arm, turn
 
 
+@dataclass
+class Answer:
+    """What an answer holds so far; `number` tells it from others."""
+
+    prompt: Sequence[int]
+    number: int
+    prefix: Prefix = field(init=False)
+    texts: list[str] = field(default_factory=list)
+    """Of the segments that stay."""
+
+    def __post_init__(self) -> None:
+        self.prefix = Prefix(self.prompt)
+
+    def add(self, ids: Sequence[int], vocabulary: Vocabulary) -> None:
+        """A segment that stays."""
+        self.prefix = self.prefix.extend(ids)
+        self.texts.append(vocabulary.text_of(ids))
+
+
 class Replayer:
     """Two engines and the turns that are measured on them.
+
+    A `scorer` reads the segments of the relay that the schedule says are accepted or rejected; without one they are
+    taken as if that were known.
 
     Raises:
         ValueError: the models map tokens to different ids, so that one cannot read the other's.
     """
 
-    def __init__(self, engines: Mapping[Role, Engine], schedule: Schedule):
+    def __init__(self, engines: Mapping[Role, Engine], schedule: Schedule, scorer: Scorer | None = None):
         target, draft = (engines[role].vocabulary for role in (Role.TARGET, Role.DRAFT))
         if not target.shares_ids(draft):
             raise ValueError("pair: its models map tokens to different ids; a replay needs one vocabulary")
-        self.engines, self.schedule = engines, schedule
+        self.engines, self.schedule, self._scorer = engines, schedule, scorer
+        self._numbers = itertools.count()
         # A model that ends its text goes on all the same.
         self.vocabulary = replace(target, end_of_text=frozenset(), end_of_thinking=None)
         self.plain = [i for i in range(len(target)) if i not in target.control and i not in target.end_of_text]
@@ -221,19 +251,23 @@ class Replayer:
     async def _answer(self, measured: Turn, prompt: list[int], parts: Sequence[Part]) -> None:
         """An answer's segments, one after another; where the target has written one, it waits for those beside."""
         sessions = {role: self.engines[role].open(prompt) for role in {part.role for part in parts}}
-        prefix, beside = Prefix(prompt), list[asyncio.Task[None]]()
+        answer, beside = Answer(prompt, next(self._numbers)), list[asyncio.Task[None]]()
         try:
             for n, part in enumerate(parts):
+                prefix = answer.prefix
                 matcher = SegmentMatcher((), self.vocabulary, thinking=False, cap=part.tokens)
                 call, session = Call(prefix, matcher, part.tokens), sessions[part.role]
                 if part.use == "beside":
                     beside.append(asyncio.create_task(self._segment_beside(measured, session, call, part, n == 0)))
                     continue
                 await self._segment(measured, session, call, part.role, n == 0)
+                ids = matcher.ids[: part.tokens]
+                if part.scored and self._scorer is not None:
+                    await self._score(measured, self._scorer, answer, part.role, ids)
                 if not part.kept:
                     session.rewind(prefix.length)
                     continue
-                prefix = prefix.extend(matcher.ids[: part.tokens])
+                answer.add(ids, self.vocabulary)
                 if part.role is Role.TARGET:
                     await asyncio.gather(*beside)
             await asyncio.gather(*beside)
@@ -243,6 +277,18 @@ class Replayer:
             await asyncio.gather(*beside, return_exceptions=True)
             for session in sessions.values():
                 session.close()
+
+    async def _score(self, measured: Turn, scorer: Scorer, answer: Answer, role: Role, ids: Sequence[int]) -> None:
+        """A scorer reads the segment `ids` that stands at the answer's end."""
+        text_of = self.vocabulary.text_of
+        request = ScoreRequest(
+            text_of(answer.prompt), tuple(answer.texts), text_of(ids), role, (*answer.prefix.ids(), *ids), len(ids),
+            prompt=len(answer.prompt), generation=answer.number,
+        )  # fmt: skip
+        begun = asyncio.get_running_loop().time()
+        (score,) = await scorer.score([request])
+        measured.score_s.append(asyncio.get_running_loop().time() - begun)
+        measured.score_tokens += score.tokens
 
     async def _segment_beside(self, measured: Turn, session: Session, call: Call, part: Part, opening: bool) -> None:
         fork = session.fork()

@@ -7,15 +7,22 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from baton import nano
 from baton.engines.base import Speculation
 from baton.engines.settings import VllmSettings
 from baton.engines.vllm import Replica, VllmEngine
 from baton.engines.vllm_options import engine_arguments
+from baton.scorers.checkpoint import Checkpoint
+from baton.scorers.prm import Prm
+from baton.scorers.prm_formats import LedgerFormat
 from baton.vocabulary import Vocabulary
 
 VOCABULARY = 151_936
@@ -33,6 +40,8 @@ SHAPES = {
     "tiny": (2, 128, 256, 2, 1),
 }
 """Of Qwen3, by size; the last one is for tests."""
+SCORED_AT_ONCE = 32
+"""Sequences in a step of a reward model."""
 DRAFT_VOCABULARY = 32_000
 """Of an Eagle-3 head."""
 
@@ -63,12 +72,35 @@ class Weightless:
             trust_remote_code=False, revision=None, speculative=speculation, settings=settings,
         )  # fmt: skip
         del arguments["tokenizer"]
-        vocabulary = Vocabulary([b"a"] * VOCABULARY, lambda text: [], frozenset())
+        vocabulary = wordless()
         replica = Replica(
             arguments, threads=None, entropy=settings.logprobs, vocabulary=vocabulary, speculation=speculation,
             numbers=itertools.count(1),
         )  # fmt: skip
         return VllmEngine([replica], None, vocabulary, speculation=speculation)
+
+
+def reward_model(base: Path, size: str, cache_mb: int, settings: VllmSettings) -> Prm:
+    """A served process reward model of a size, in vLLM's pooling runner: a sequence classifier, which finds an answer's
+    beginning in its cache."""
+    from baton.scorers.checkpoint import pooled_runner
+
+    shape = _config(size) | {"architectures": ["Qwen3ForSequenceClassification"], "num_labels": 1, "pad_token_id": 0}
+    folder = _folder(base / f"reward-{size}", shape)
+    # The runner does not start without a tokenizer, which it is never asked for.
+    for file in nano.models()["draft"].glob("tokenizer*.json"):
+        shutil.copy(file, folder)
+    checkpoint = Checkpoint(folder, torch.device("cpu"), "auto")
+    more = {"load_format": "dummy", **settings.args}
+    model = pooled_runner().PooledPrm(
+        checkpoint, replace(settings, args=more), cache_bytes=cache_mb << 20, max_batch=SCORED_AT_ONCE
+    )
+    return Prm("reward model", model, LedgerFormat(wordless(), {}), max_batch=SCORED_AT_ONCE)
+
+
+def wordless() -> Vocabulary:
+    """A vocabulary whose tokens all read alike; none ends a step."""
+    return Vocabulary([b"a"] * VOCABULARY, lambda text: [], frozenset())
 
 
 def _config(size: str) -> dict[str, Any]:
