@@ -9,9 +9,11 @@
 #            the schedules of Lookahead, of RSD, of RSD with a reward model of 8B, and of hybrid
 #   open     8B and 0.6B shapes: what each model takes, then load-aware in open loops at 90, 70 and 50 % of the target's
 #            capacity, the shortest first
+#   served   both as servers, spoken to in text, as published loops do, and in token ids; one answer at a time
 #   tp2      two GPUs: the target divided over both, the draft beside it on the first
 #   apart    two GPUs: a model on each
-# RELAY_MPS= leaves the service out; RELAY_OPTIONS are further options of scripts/bench_relay.py. To check the plan on a CPU:
+# RELAY_MPS= leaves the service out; RELAY_OPTIONS are further options of scripts/bench_relay.py, RELAY_SERVED of
+# scripts/bench_served_relay.py. To check the plan on a CPU:
 #   RELAY_MPS= RELAY_START=0 RELAY_OPTIONS="--target tiny --draft tiny --cache-mb 64,64 --context 1024 --at-once 1,2 --sharing 2 \
 #     --requests 20 --turns 1" benchmarks/relay.sh /tmp/check 400 routers open
 set -uo pipefail
@@ -45,6 +47,18 @@ bench() { # NAME OPTION ...: one start of the pair
   wait "$running"
 }
 
+served() { # through servers, which need no engines in this process
+  [ $((end - SECONDS)) -gt "$start" ] || { echo "no time for served"; return 0; }
+  echo "== served, $((end - SECONDS)) s left"
+  local log; log=$(mktemp)
+  # shellcheck disable=SC2086
+  "${PYTHON:-python3}" scripts/bench_served_relay.py --out "$out" --graphs full --seconds $((end - SECONDS - 30)) \
+    ${RELAY_SERVED-} 2>"$log" &
+  running=$!
+  wait "$running" || tail -n 20 "$log"
+  rm -f "$log"
+}
+
 eagle3=(--graphs piecewise --accepted 2.4)
 routers() { # SUFFIX OPTION ...: the router that follows the load, and longer schedules than RelayGen's
   local suffix=$1; shift
@@ -67,6 +81,7 @@ for configuration; do
     open) bench 8b $mps --graphs full --target 8b --draft 0.6b --cache-mb 40960,20480 --turns 1 --at-once 1,64 \
       --sharing 1,64 then --out "$out/h200-open.json" --follow 2 --at-once 64 --sharing "" \
       --of-capacity 0.9,0.7,0.5 --requests 600 ;;
+    served) served ;;
     routers) routers "" --graphs full ;;
     routers-eagle3) routers -eagle3 "${eagle3[@]}" ;;
     tp2) bench tp2 $mps --graphs full --target-devices 0,1 --draft-devices 0 --at-once 1,16 --sharing 16 \

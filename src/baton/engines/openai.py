@@ -224,7 +224,10 @@ class Server:
         context = names.get(name, {}).get("max_model_len")
         some = self._vocabulary.encode("a")
         plain = {"model": name, "max_tokens": 1, "temperature": 0}
-        for prompt, further in ((some, {"return_token_ids": True}), (some, {}), ("a", {})):
+        attempts: list[tuple[list[int] | str, dict[str, Any]]] = [
+            (some, {"return_token_ids": True}), (some, {}), ("a", {}),
+        ]  # fmt: skip
+        for prompt, further in attempts[-1:] if self._settings.text else attempts:
             try:
                 reply = await self._post(plain | {"prompt": prompt} | further)
             except EngineError as error:

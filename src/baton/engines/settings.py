@@ -109,6 +109,8 @@ class ServerSettings:
     """Most connections at a time."""
     logprobs: int = 20
     """Likeliest tokens from which the entropy is read; the rest counts as one token, so that it is a lower bound."""
+    text: bool = False
+    """Speak to it in text even if it takes and returns token ids, to measure what that costs."""
 
     def __post_init__(self) -> None:
         if not self.url:

@@ -1,6 +1,7 @@
 """Models of the shapes of published ones, without weights: what a token is does not matter to the time it takes.
 
-vLLM gives them random weights. They have no tokenizer: prompts are token ids, and no token ends the text.
+vLLM gives them random weights, and no token ends the text. In this process they have no tokenizer, and prompts are
+token ids; servers that are spoken to in text have one of made-up words, each a token.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ import itertools
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import tokenizers
 import torch
+import transformers
+import yaml
 
 from baton import nano
 from baton.engines.base import Speculation
@@ -23,6 +27,7 @@ from baton.engines.vllm_options import engine_arguments
 from baton.scorers.checkpoint import Checkpoint
 from baton.scorers.prm import Prm
 from baton.scorers.prm_formats import LedgerFormat
+from baton.trace import Role
 from baton.vocabulary import Vocabulary
 
 VOCABULARY = 151_936
@@ -96,6 +101,33 @@ def reward_model(base: Path, size: str, cache_mb: int, settings: VllmSettings) -
         checkpoint, replace(settings, args=more), cache_bytes=cache_mb << 20, max_batch=SCORED_AT_ONCE
     )
     return Prm("reward model", model, LedgerFormat(wordless(), {}), max_batch=SCORED_AT_ONCE)
+
+
+def write_pair(folder: Path, sizes: Mapping[Role, str], cache_mb: Mapping[Role, int], settings: VllmSettings) -> Path:
+    """Writes both models and the YAML of their pair, for `baton up`."""
+    further = {name: value for name, value in asdict(settings).items() if value != getattr(VllmSettings(), name)}
+    further["args"] = {"load_format": "dummy", **settings.args}
+    pair: dict[str, Any] = {"name": "weightless"}
+    for role, size in sizes.items():
+        # Without an end of text, which a random model would sample some time.
+        _tokenizer().save_pretrained(_folder(folder / size, _config(size) | {"eos_token_id": None}))
+        pair[str(role)] = {
+            "engine": "vllm", "model": f"./{size}", "cache_mb": cache_mb[role], "max_batch": 8, "vllm": further,
+        }  # fmt: skip
+    file = folder / "pair.yaml"
+    file.write_text(yaml.safe_dump(pair, sort_keys=False))
+    return file
+
+
+def _tokenizer() -> Any:
+    """Of words that begin with a blank, so that text is tokens as it stands, wherever it is cut."""
+    end = "<|endoftext|>"
+    letters = ("".join(word) for word in itertools.product("abcdefghijklmnopqrstuvwxyz", repeat=4))
+    words = [end, "a", *(f"Ġ{word}" for word in itertools.islice(letters, VOCABULARY - 2))]
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({word: n for n, word in enumerate(words)}, unk_token=end))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=made, eos_token=end, unk_token=end)
 
 
 def wordless() -> Vocabulary:
