@@ -14,7 +14,7 @@
 #   apart    two GPUs: a model on each
 # RELAY_MPS= leaves the service out; RELAY_OPTIONS are further options of scripts/bench_relay.py, RELAY_SERVED of
 # scripts/bench_served_relay.py. To check the plan on a CPU:
-#   RELAY_MPS= RELAY_START=0 RELAY_OPTIONS="--target tiny --draft tiny --cache-mb 64,64 --scorer tiny --context 1024 --at-once 1,2 \
+#   RELAY_MPS= RELAY_START=0 RELAY_OPTIONS="--target tiny --draft tiny --cache-mb 64,64 --scorer tiny --context 2048 --at-once 1,2 \
 #     --sharing 2 --requests 20 --turns 1" benchmarks/relay.sh /tmp/check 400 routers open
 set -uo pipefail
 cd "$(dirname "$0")/.."
