@@ -27,6 +27,7 @@ from baton.config import (
 )
 from baton.engines.chat import load_tokenizer
 from baton.generation import knobs
+from baton.imports import code
 from baton.pair import Pair
 from baton.tables import table
 from baton.training import labels, published, rollouts
@@ -68,11 +69,12 @@ async def _label(recipe: LabelRecipe, folder: Path, shard: tuple[int, int], prog
         config.n, config.look, config.states, config.samples, config.step_tokens, config.concurrency,
         config.grader_timeout_s,
     )  # fmt: skip
+    written = code([config.router.router, config.router.knobs])
     made_with = {
         "pair": environment.pair_identity(config.pair, recipe.pair_base),
         "generation": generation_settings(options),
         "task": config.task.model_dump(mode="json"), "split": config.split, "limit": config.limit,
-        "router": config.router.name, "knobs": knobs(policy), "continued by": config.continued_by,
+        "router": config.router.name, "knobs": knobs(policy), **({"code": written} if written else {}), "continued by": config.continued_by,
         "n": config.n, "look": config.look, "states": config.states, "samples": config.samples,
         "step tokens": config.step_tokens, "shard": f"{part + 1}/{parts}",
     }  # fmt: skip
