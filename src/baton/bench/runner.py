@@ -102,7 +102,7 @@ async def compare(
 def _identity(
     recipe: Recipe, contestants: Iterable[Contestant], asked: Mapping[str, Sequence[Question]]
 ) -> dict[str, Any]:
-    """What makes a run this one: the resolved recipe, what files gave its knobs, digests of weights, code, questions."""
+    """What makes a run this one: the resolved recipe, what files gave its knobs, digests of all else."""
     models = [recipe.config.pair.target, recipe.config.pair.draft]
     beside: list[ModelConfig | str | None] = [m.speculative.model for m in models if m.speculative]
     beside += [s.model for arm in recipe.config.routers for s in speculating(recipe, arm).values() if s]

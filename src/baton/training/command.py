@@ -74,9 +74,10 @@ async def _label(recipe: LabelRecipe, folder: Path, shard: tuple[int, int], prog
         "pair": environment.pair_identity(config.pair, recipe.pair_base),
         "generation": generation_settings(options),
         "task": config.task.model_dump(mode="json"), "split": config.split, "limit": config.limit,
-        "router": config.router.name, "knobs": knobs(policy), **({"code": written} if written else {}), "continued by": config.continued_by,
+        "router": config.router.name, "knobs": knobs(policy), "continued by": config.continued_by,
         "n": config.n, "look": config.look, "states": config.states, "samples": config.samples,
         "step tokens": config.step_tokens, "shard": f"{part + 1}/{parts}",
+        **({"code": written} if written else {}),
     }  # fmt: skip
     scorers = {
         name: config.pair.scorers[name] for name in getattr(policy, "scorers", ()) if name in config.pair.scorers
