@@ -118,6 +118,15 @@ class RunFolder:
         self._lock.close()
 
 
+def told(error: Exception) -> str:
+    """A failure in one line; of one that no engine or router meant to raise, also the place in the code."""
+    said = f"{type(error).__name__}: {error}".partition("\n")[0]
+    if isinstance(error, (EngineError, RouterError)):
+        return said
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{said} ({Path(place.filename).name}, line {place.lineno})"
+
+
 def failure(key: Key, attempt: int, error: Exception) -> str:
     """A line of `failures.jsonl`; an error that no engine or router meant to raise, with its traceback."""
     name, arm, question, sample = key

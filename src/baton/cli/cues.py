@@ -12,7 +12,7 @@ from rich.table import Table
 
 from baton.cli.input import PairOption, TaskOption, calibration_questions, changed, resumable, task_of
 from baton.cli.output import bars
-from baton.tables import table
+from baton.tables import counted, table
 
 if TYPE_CHECKING:
     from baton.calibrate.cues import Settings
@@ -61,7 +61,7 @@ def calibrate_cues(
             f"no cue passed the rule {settings.rule!r}, and {out} is not written; use more questions, or the other rule"
         )
     profile.save(out)
-    console.print(f"{len(profile.cues)} switch cues -> {out}")
+    console.print(f"{counted(len(profile.cues), 'switch cue')} -> {out}")
 
 
 async def _profile(

@@ -21,7 +21,7 @@ from baton.cli.input import (
     task_of,
 )
 from baton.cli.output import bars
-from baton.tables import table
+from baton.tables import counted, table
 
 if TYPE_CHECKING:
     from baton.calibrate.points import Asked, Points
@@ -141,7 +141,9 @@ def _show_points(points: Points, out: Path, console: Console) -> None:
     console.print(_points_table(points))
     for note in (*(f"{p.asked}: {p.note}" for p in points.points if p.note), *points.notes):
         console.print(f"note: {note}", style="yellow", markup=False)
-    console.print(f"{len(points.points)} points of {len(points.evaluations)} evaluations -> {out}")
+    console.print(
+        f"{counted(len(points.points), 'point')} of {counted(len(points.evaluations), 'evaluation')} -> {out}"
+    )
 
 
 SHORT = {"target_share": "share", "accept_rate": "rate"}
@@ -153,7 +155,7 @@ def _points_table(points: Points) -> Table:
 
     costs = [m for m in COSTS if any(p.asked.measure == m for p in points.points)]
     out = table(
-        f"{points.router}: {points.knob} on {len(points.questions)} questions of {points.split}",
+        f"{points.router}: {points.knob} on {counted(len(points.questions), 'question')} of {points.split}",
         "asked", points.knob, "share", "95 %", "accepts", "accuracy", "95 %", "tokens", *costs,
     )  # fmt: skip
     chosen = {p.found.value for p in points.points}
