@@ -41,7 +41,7 @@ WORK = "work"
 def label(
     path: Path, out: Path | None, shard: str | None, overrides: Mapping[str, Any], progress: Progress
 ) -> tuple[Path, Outcome]:
-    """Labels what a recipe asks for; the set and its card go to `out` (`labels/<name of the recipe>` if None).
+    """Labels what a recipe asks for; the set and its card go to `out` (`runs/<name of the recipe>/labels` if None).
 
     `shard` (as 2/8) labels every eighth question, from the second on.
 
@@ -50,7 +50,7 @@ def label(
     """
     recipe = load_label_recipe(path, overrides)
     part, parts = shard_of(shard or "1/1")
-    folder = out or Path("labels") / recipe.config.name
+    folder = out or Path("runs") / recipe.config.name / "labels"
     outcome = asyncio.run(_label(recipe, folder, (part, parts), progress))
     return folder, outcome
 
