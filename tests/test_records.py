@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from baton.records import read_objects, read_records, settle
+from baton.records import numbers_or_null, read_objects, read_records, settle
 
 
 def given(folder: Path, data: bytes) -> Path:
@@ -54,3 +54,8 @@ def test_a_folder_is_for_one_set_of_settings_and_a_missing_one_is_not_null(tmp_p
     settle(file, before)
     with pytest.raises(ValueError, match=f"{tmp_path} was made with {said}; give another folder, or remove it"):
         settle(file, now)
+
+
+def test_what_is_no_number_is_null_for_any_reader_of_json():
+    report = {"auc": float("nan"), "curve": [{"auc": float("nan"), "loss": 0.5}], "n": 2, "f1": None}
+    assert numbers_or_null(report) == {"auc": None, "curve": [{"auc": None, "loss": 0.5}], "n": 2, "f1": None}

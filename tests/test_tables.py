@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from baton.tables import table
+from baton.tables import counted, table
 
 
 def printed(out, width: int) -> list[str]:
@@ -34,3 +34,8 @@ def test_words_stand_to_the_left_and_figures_to_the_right():
     row = next(line for line in printed(out, 80) if "judge" in line)
     assert row.startswith(" judge        test ")
     assert row.rstrip().endswith("    1")
+
+
+def test_a_count_agrees_with_its_noun():
+    assert [counted(n, "point") for n in (0, 1, 2)] == ["0 points", "1 point", "2 points"]
+    assert [counted(n, "switch", "switches") for n in (1, 2)] == ["1 switch", "2 switches"]

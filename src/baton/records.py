@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import logging
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -144,6 +145,15 @@ class Lines:
                 return start + newline + 1
             end = start
         return 0
+
+
+def numbers_or_null(data: Any) -> Any:
+    """A JSON value with null in place of what is no number: NaN is no JSON."""
+    if isinstance(data, Mapping):
+        return {name: numbers_or_null(value) for name, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [numbers_or_null(value) for value in data]
+    return None if isinstance(data, float) and math.isnan(data) else data
 
 
 def write_json(path: Path, data: Any) -> None:

@@ -29,3 +29,8 @@ def table(title: str, *columns: str, words: Collection[str] | None = None, break
             column, justify="left" if is_word else "right", no_wrap=not (is_word or column in breaking), overflow="fold"
         )
     return out
+
+
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """A count with its noun: `1 point`, `2 points`; `plural` where that is more than an s."""
+    return f"{count} {noun if count == 1 else plural or noun + 's'}"

@@ -49,6 +49,18 @@ def test_an_error_that_nobody_meant_to_raise_costs_its_answer_and_not_the_run(re
     (failure,) = [json.loads(line) for line in (out / "failures.jsonl").read_text().splitlines()]
     assert failure["error"] == "ZeroDivisionError: division by zero"
     assert "moody.py" in failure["traceback"]
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("moody:Moody: ")]
+    line = failure["traceback"].partition('moody.py", line ')[2].partition(",")[0]
+    assert told == [f"moody:Moody: an attempt failed: ZeroDivisionError: division by zero (moody.py, line {line})"]
+
+
+def test_a_router_that_fails_on_every_question_is_told_of_once_and_why(recipe, tmp_path, capsys):
+    moody.BROKEN.update(f"calibration: what is {n} plus 1?" for n in range(QUESTIONS))
+    path = recipe(routers=["moody:Moody", {"router": "random", "share_of": "moody:Moody"}], latency=None)
+    assert run_compare(path, out=tmp_path / "run") == 2
+    said = capsys.readouterr().err
+    assert said.count("an attempt failed") == 1
+    assert "answered no calibration question (ZeroDivisionError: division by zero (moody.py, line " in said
 
 
 def test_garbage_collections_do_not_stop_answers_under_way(recipe, tmp_path):

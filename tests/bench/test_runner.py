@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
+import sys
 
 from small_runs import PAIR, QUESTIONS, results, started, tokens, traces, untimed, wait_for_answers
 
@@ -88,3 +90,62 @@ def test_a_run_is_not_resumed_with_another_scorer(recipe, tmp_path, capsys):
     capsys.readouterr()
     assert run_compare(path, out=tmp_path / "run", limit=1, routers="draft") == 2
     assert "weights.judge = " in capsys.readouterr().err
+
+
+OWN = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+from baton.boundary import Cap
+
+
+@dataclass(frozen=True)
+class Own:
+    name: ClassVar[str] = "own"
+
+    async def __call__(self, gen):
+        while not gen.finished:
+            await gen.write("draft", [Cap(5)])
+"""
+
+
+def test_a_run_is_not_resumed_with_a_router_of_the_user_s_that_has_changed(recipe, tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(tmp_path)
+    file, out = tmp_path / "own_router.py", tmp_path / "run"
+    file.write_text(OWN)
+    path = recipe(latency=None, routers=["draft", {"router": "own_router:Own", "label": "own"}])
+    assert run_compare(path, out=out, limit=2) == 0
+    file.write_text(OWN + "# said in other words\n")
+    assert run_compare(path, out=out, limit=2) == 0
+    file.write_text(OWN.replace("Cap(5)", "Cap(6)"))
+    capsys.readouterr()
+    assert run_compare(path, out=out, limit=2) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"baton: out: {out} holds 2 answers of 'own', whose code has changed since; give another folder, or remove it"
+    )
+
+
+def test_a_run_goes_on_with_a_router_that_was_mended_before_it_answered(recipe, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    file, out = tmp_path / "mended_router.py", tmp_path / "run"
+    file.write_text(OWN.replace("Cap(5)", "Cap(no_such)"))
+    path = recipe(latency=None, routers=["draft", {"router": "mended_router:Own", "label": "own"}])
+    assert run_compare(path, out=out, limit=2) == 1
+    file.write_text(OWN)
+    monkeypatch.delitem(sys.modules, "mended_router")
+    importlib.invalidate_caches()
+    assert run_compare(path, out=out, limit=2) == 0
+    assert [arm["n"] for arm in results(out)["arms"]] == [2, 2]
+
+
+def test_a_run_is_not_resumed_with_a_scorer_of_the_user_s_that_has_changed(recipe, tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "own_scorer.py"
+    file.write_text("def score(request):\n    return 1.0\n")
+    scorers = {"own": {"kind": "callable", "function": "own_scorer:score"}}
+    path = recipe(latency=None, pair={**PAIR, "scorers": scorers})
+    assert run_compare(path, out=tmp_path / "run", limit=1, routers="draft") == 0
+    file.write_text("def score(request):\n    return 0.0\n")
+    capsys.readouterr()
+    assert run_compare(path, out=tmp_path / "run", limit=1, routers="draft") == 2
+    assert "scorers' code.own_scorer:score = " in capsys.readouterr().err

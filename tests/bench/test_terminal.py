@@ -99,5 +99,5 @@ def test_a_log_gets_whole_lines_with_arm_accuracy_and_what_is_left(monkeypatch):
     lines = out.getvalue().splitlines()
     assert progress.answered == (10, 10)
     assert lines[0].startswith("quality: draft  7/10 answers  100.0% correct")
-    assert lines[-1].startswith("quality: draft  10/10 answers  50.0% correct")
+    assert lines[-1].startswith("quality: draft  10/10 answers  50.0% correct, 1 failed")
     assert lines[-1].endswith("left 0:00")

@@ -33,6 +33,7 @@ ARM = {"router": "random", "at": {"share": 0.5}, "points": "points.json"}
 
 def calibrate(folder: Path, *more: str) -> Any:
     args = ["calibrate", "thresholds", "--pair", "pair.yaml", "--router", "random", "--shares", "0.5"]
+    args += ["--out", "points.json"]
     args += ["--task", "calibration.jsonl", "--questions", "6", "--evaluations", "3", "--tolerance", "0.1", *more]
     return CliRunner().invoke(app, args)
 
@@ -74,6 +75,57 @@ def compare(folder: Path, **changes: Any) -> int:
     }
     (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     return run_compare(folder / "recipe.yaml", out=folder / "run")
+
+
+def test_two_routers_of_a_pair_are_calibrated_one_after_the_other_and_leave_the_working_folder_alone(folder):
+    before = {path.name for path in folder.iterdir()}
+    for router, knob in (("random", "unit=step"), ("margin", "low=0.1")):
+        args = ["calibrate", "thresholds", "--pair", "pair.yaml", "--router", router, "--knob", knob, "--shares", "0.5"]
+        args += ["--task", "calibration.jsonl", "--questions", "2", "--evaluations", "1"]
+        done = CliRunner().invoke(app, args)
+        assert done.exit_code == 0, done.output
+        assert f"-> runs/small/points-{router}.json" in done.output
+        assert Points.load(folder / "runs" / "small" / f"points-{router}.json").router == router
+        assert (folder / "runs" / "small" / f"points-{router}.work" / "settings.json").exists()
+    assert {path.name for path in folder.iterdir()} == before | {"runs"}
+
+
+@pytest.mark.parametrize("changed", ["router", "scorer"])
+def test_a_calibration_does_not_go_on_with_changed_code(folder, monkeypatch, changed):
+    monkeypatch.syspath_prepend(folder)
+    name = f"calibrated_{changed}"
+    (folder / f"{name}.py").write_text(OWN)
+    scorers = {"own": {"kind": "callable", "function": f"{name}:score"}}
+    (folder / "pair.yaml").write_text(yaml.safe_dump({**PAIR, "scorers": scorers}))
+    args = ["calibrate", "thresholds", "--pair", "pair.yaml", "--shares", "0.5", "--task", "calibration.jsonl"]
+    args += ["--questions", "2", "--evaluations", "1"]
+    args += ["--router", f"{name}:Own"] if changed == "router" else ["--router", "rsd", "--knob", "scorer=own"]
+    assert (done := CliRunner().invoke(app, args)).exit_code == 0, done.output
+    (folder / f"{name}.py").write_text(OWN.replace("0.5", "0.25"))
+    again = CliRunner().invoke(app, args)
+    assert again.exit_code == 2
+    assert f"code.{name}:" in again.stderr
+
+
+OWN = """
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+
+def score(request):
+    return 0.5
+
+
+@dataclass(frozen=True)
+class Own:
+    share: float = field(default=0.5, metadata={"vary": (0.0, 1.0), "rises": True})
+    name: ClassVar[str] = "own"
+
+    async def __call__(self, gen):
+        await gen.write("target" if gen.rng("coin").random() < self.share else "draft")
+        while not gen.finished:
+            await gen.write("target")
+"""
 
 
 def test_an_arm_takes_its_knob_from_calibrated_points_and_the_result_says_so(folder):

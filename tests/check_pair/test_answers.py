@@ -159,7 +159,7 @@ def folder(tmp_path, monkeypatch):
 def test_the_command_checks_a_pair_of_checkpoints(folder):
     done = CliRunner().invoke(app, ["check-pair", "pair.yaml", "--questions", "3"])
     assert done.exit_code == 0, done.output
-    found = json.loads((folder / "check.json").read_text())
+    found = json.loads((folder / "runs" / "tiny" / "check.json").read_text())
     assert found["formats"]["vocabulary"]["shared"] is False
     assert found["answers"]["all"]["n"] == 3
     assert found["answers"]["cost_ratio"] > 0

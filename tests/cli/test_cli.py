@@ -109,3 +109,39 @@ def test_the_command_finds_a_router_in_the_working_folder(folder, monkeypatch, c
         main()
     assert ended.value.code == 2
     assert "turns_here:Turns.stps: unknown knob (did you mean 'steps'?)" in capsys.readouterr().err
+
+
+DEFECT = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True)
+class Defect:
+    name: ClassVar[str] = "defect"
+
+    async def __call__(self, gen):
+        await gen.write("draft", until=no_such_boundary)
+"""
+
+
+def test_a_defect_of_a_user_s_router_is_shown_from_its_own_line_on(folder, monkeypatch, capsys) -> None:
+    monkeypatch.syspath_prepend(folder)
+    (folder / "defect_here.py").write_text(DEFECT)
+    done = CliRunner().invoke(app, ["run", QUESTION, "--router", "defect_here:Defect"])
+    assert done.exit_code == 1
+    said = done.stderr.splitlines()
+    assert said[said.index("Traceback (most recent call last):") + 1].endswith('defect_here.py", line 11, in __call__')
+    assert said[-1] == "NameError: name 'no_such_boundary' is not defined"
+
+
+def test_one_switch_is_no_switches(folder, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(folder)
+    once = DEFECT.replace("Defect", "Once").replace(
+        'await gen.write("draft", until=no_such_boundary)',
+        'await gen.write("draft", [Cap(1)])\n        await gen.write("target", [Cap(1)])',
+    )
+    (folder / "once_here.py").write_text("from baton.boundary import Cap\n" + once)
+    done = CliRunner().invoke(app, ["run", QUESTION, "--router", "once_here:Once"])
+    assert done.exit_code == 0, done.output
+    assert " · 1 switch · " in done.output

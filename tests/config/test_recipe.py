@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from baton.config import NANO_PAIR, ConfigError, load_pair, load_recipe
+from baton.plan.costs import load_costs
 
 RECIPES = Path(__file__).parent.parent.parent / "recipes"
 PAIR = {"name": "p", "target": "models/big", "draft": {"model": "models/small"}}
@@ -219,3 +220,15 @@ def test_the_shipped_recipes_load_and_the_shipped_pair_is_the_named_one():
     for name in ("compare", "demo"):
         config = load_recipe(RECIPES / "nano" / f"{name}.yaml").config
         assert [r.router for r in config.routers] == ["target", "draft", "random", "relaygen"]
+
+
+def test_a_file_of_another_kind_is_called_what_it_is(tmp_path, recipe):
+    pair = write(tmp_path / "pair.yaml", PAIR)
+    costs = write(tmp_path / "costs.yaml", {"target": {"step_s": 1.0}, "draft": {"step_s": 0.2}, "acceptance": 0.6})
+    assert message(pair) == f"{pair}: it holds a pair; give a recipe, whose `pair` names a pair"
+    assert "costs.yaml: it holds costs; give a recipe" in message(costs)
+    with pytest.raises(ConfigError, match=r"recipe.yaml: it holds a recipe; give the YAML of a pair"):
+        load_pair(recipe())
+    for other in (pair, recipe()):
+        with pytest.raises(ConfigError, match=r"it holds a (pair|recipe); give the costs of a pair \(docs/plan.md\)"):
+            load_costs(other)

@@ -14,7 +14,7 @@ from baton.routers.random import Random
 from baton.routers.relaygen import RelayGen
 from baton.routers.target import Target
 from baton.trace import Role, Trace
-from scripted import WORDS, ScriptedEngine, pair, vocabulary
+from scripted import WORDS, ScriptedEngine, ScriptedScorer, pair, vocabulary
 from virtual_clock import run
 
 TEXT = "one two. Wait, one good. two step.\n\nWait, three 3.5 one.</think>answer one. two.<eos>"
@@ -150,6 +150,27 @@ def test_the_router_of_the_documentation_is_one_file_and_an_import_away(tmp_path
     assert trace.text == TEXT.removesuffix("<eos>")
     assert trace.knobs == {"steps": 1}
     assert [s.role for s in trace.path()][:2] == ["target", "draft"]
+
+
+def test_the_router_of_the_documentation_that_judges_keeps_the_better_step_or_has_the_target_write(
+    tmp_path, monkeypatch
+):
+    page = (Path(__file__).parents[2] / "docs" / "add-a-router.md").read_text().split("\n## ")[1]
+    (tmp_path / "judging_routers.py").write_text(page.split("```python\n")[1].split("```")[0])
+    monkeypatch.syspath_prepend(tmp_path)
+    judged = routers.create("judging_routers:Judged", {"threshold": 0.5, "scorer": "scripted"})
+    with pytest.raises(ValueError, match="needs the scorer 'scripted', which pair 'p' does not have"):
+        routers.check_scorers(judged, (), "p")
+    text = "one two.\n\nthree one.\n\ntwo</think>answer<eos>"
+    engines = [ScriptedEngine(role, text) for role in ("target", "draft")]
+    # Of each two versions the second is the better one; those of the second step are both too bad.
+    values = iter([0.3, 0.9, 0.1, 0.2])
+    scorer = ScriptedScorer(lambda request: next(values, 0.8))
+    trace = run(generate(pair(*engines, scripted=scorer), judged, "q", options=Options()))
+    assert trace.text == text.removesuffix("<eos>")
+    assert [s.role for s in trace.path()][:2] == ["draft", "target"]
+    assert [d.outcome for d in trace.decisions][:2] == [True, False]
+    assert [d.score for d in trace.decisions][:2] == [0.9, 0.2]
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -17,8 +18,12 @@ from transformers import (
     Qwen3ForTokenClassification,
 )
 
+from baton.boundary import STEP
 from baton.config import PrmConfig
 from baton.engines.base import EngineError, LoadError
+from baton.gate import Threshold
+from baton.generation import Budget, Generation, Options, generate
+from baton.pair import Pair
 from baton.scorers.base import ScoreRequest
 from baton.scorers.prm import Prm, PrmModel, Read, Row, aggregated
 from baton.trace import Role
@@ -272,6 +277,32 @@ async def test_ids_of_another_vocabulary_are_refused(ledger):
     with pytest.raises(EngineError, match="target wrote the step in another vocabulary"):
         await scorer.score([ScoreRequest("Q", (), "x", "target", (1, 2), 1, prompt=1)])
     await scorer.close()
+
+
+async def test_a_step_in_the_draft_s_vocabulary_is_read_as_the_target_reads_it(ledger):
+    folder, model, engine = ledger
+    target = ScriptedEngine("target", "", vocabulary=engine.vocabulary)
+    # Another vocabulary: the ids of the words are others.
+    draft = ScriptedEngine("draft", "one two.\n\nthree<eos>")
+    scorer = load(folder, "token-classification", {Role.TARGET: target, Role.DRAFT: draft})
+
+    @dataclass(frozen=True)
+    class Judged:
+        name: ClassVar[str] = "judged"
+
+        async def __call__(self, gen: Generation) -> None:
+            step = await gen.propose("draft", until=[STEP])
+            gen.decide(Threshold(0.5), step, await gen.score(step, by="prm"))
+            gen.commit(step)
+            await gen.write("draft")
+
+    pair = Pair("two vocabularies", {Role.TARGET: target, Role.DRAFT: draft}, {"prm": scorer})
+    trace = await generate(pair, Judged(), "Q", options=Options(budget=Budget(200, 20)))
+    ids = [*trace.prompts["target"], *engine.vocabulary.encode("one two.\n\n")]
+    with torch.inference_mode():
+        expected = model(torch.tensor([ids])).logits[0].softmax(-1)[-1, 1].item()
+    assert trace.decisions[0].score == pytest.approx(expected, **CLOSE)
+    await pair.close()
 
 
 async def test_a_model_that_looks_ahead_is_computed_whole(tmp_path):

@@ -112,6 +112,12 @@ def test_states_of_another_tokenizer_are_refused_whatever_becomes_of_bad_rows(tm
         read_examples(folder, small, RULES)
 
 
+def test_a_step_with_bytes_that_form_no_character_is_learned_in_another_vocabulary(tmp_path: Path):
+    content = labels(1)
+    content[0] = replace(content[0], draft_text="\ufffd" + content[0].draft_text.replace(" = ", " \ufffd= "))
+    assert read_examples(write(tmp_path, content), VOCABULARY, RULES).steps == 3
+
+
 def test_rows_without_the_targets_step_can_be_learned_as_correct_alone(tmp_path: Path):
     content = labels(2)
     content[:2] = [replace(label, q_target=None, q_target_se=None) for label in content[:2]]

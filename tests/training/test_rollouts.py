@@ -236,6 +236,24 @@ def test_a_run_that_was_killed_goes_on_with_the_same_result(whole: Path):
     assert (again / "states.jsonl").read_text().startswith("".join(lines[:-2])), "what was stored is not done again"
 
 
+def test_labels_lie_among_the_runs_and_are_not_continued_by_a_router_whose_code_has_changed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    own = "from baton.routers.draft import Draft\n\n\nclass Visits(Draft):\n    who = 'draft'\n"
+    (tmp_path / "visiting.py").write_text(own)
+    (tmp_path / "label.yaml").write_text(RECIPE.replace("{router: random, knobs: {share: 0.5, unit: step}}", NAMED))
+    call = lambda: CliRunner().invoke(app, ["label", "label.yaml", "--limit", "1"])  # noqa: E731
+    assert (done := call()).exit_code == 0, done.output
+    assert load_labels(tmp_path / "runs" / "small" / "labels")
+    (tmp_path / "visiting.py").write_text(own.replace("'draft'", "'target'"))
+    again = call()
+    assert again.exit_code == 2
+    assert "was made with code.visiting:Visits = " in again.output
+
+
+NAMED = '"visiting:Visits"'
+
+
 def test_shards_join_to_the_whole_and_an_incomplete_set_is_refused(whole: Path):
     run(whole, "one", "--shard", "1/2")
     invoke = lambda *folders: CliRunner().invoke(  # noqa: E731

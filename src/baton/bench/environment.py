@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import time
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 import baton
 from baton import nano
 from baton.config import ModelConfig, PairConfig
+from baton.imports import code
 
 PACKAGES = (
     "torch", "transformers", "tokenizers", "math-verify", "numpy", "scipy", "datasets", "accelerate", "vllm",
@@ -83,6 +85,15 @@ def pair_identity(config: PairConfig, base: Path) -> dict[str, Any]:
         role: {"model": m.model, "revision": m.revision, "weights": weights(m, base)}
         for role, m in (("target", config.target), ("draft", config.draft))
     }
+
+
+def scorers_identity(config: PairConfig, base: Path, names: Iterable[str]) -> dict[str, Any]:
+    """What makes scorers of those names the same beside their settings: trained weights, and a user's own code."""
+    chosen = {name: config.scorers[name] for name in names}
+    models = {name: getattr(scorer, "model", None) for name, scorer in chosen.items()}
+    found = {name: weights(ModelConfig(model=model), base) for name, model in models.items() if model is not None}
+    written = code([scorer.model_dump(mode="json") for scorer in chosen.values()])
+    return {**({"scorers' weights": found} if found else {}), **({"scorers' code": written} if written else {})}
 
 
 def _version(package: str) -> str | None:

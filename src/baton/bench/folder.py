@@ -57,10 +57,28 @@ class RunFolder:
             starts.append(json.dumps(environment))
 
     def _settle(self, asked: Mapping[str, Any]) -> None:
+        file = self.path / "config.json"
         try:
-            settle(self.path / "config.json", asked)
+            if file.exists():
+                self._take_code(file, asked)
+            settle(file, asked)
         except ValueError as error:
             raise ConfigError(f"out: {error}") from None
+
+    def _take_code(self, file: Path, asked: Mapping[str, Any]) -> None:
+        """Has the run go on with the code of a router that was mended before it answered anything."""
+        before = read_json(file, "remove that folder, or give another")
+        old, new = (found.get("code", {}) for found in (before, asked))
+        if not (changed := {arm for arm in new if new[arm] != old.get(arm)}):
+            return
+        traces = self.traces() if (self.path / "traces.jsonl").exists() else ()
+        answered = Counter(metrics.key(t)[1] for t in traces)
+        for arm in sorted(changed & answered.keys()):
+            raise ValueError(
+                f"{self.path} holds {answered[arm]} answers of {arm!r}, whose code has changed since; give another "
+                "folder, or remove it"
+            )
+        write_json(file, {**before, "code": {**old, **{arm: new[arm] for arm in changed}}})
 
     def _hold_room(self) -> None:
         """Takes disk space that closing gives back, so that a run which fills the disk can still write its report."""
@@ -98,6 +116,15 @@ class RunFolder:
         self._traces.close()
         self._failures.close()
         self._lock.close()
+
+
+def told(error: Exception) -> str:
+    """A failure in one line; of one that no engine or router meant to raise, also the place in the code."""
+    said = f"{type(error).__name__}: {error}".partition("\n")[0]
+    if isinstance(error, (EngineError, RouterError)):
+        return said
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{said} ({Path(place.filename).name}, line {place.lineno})"
 
 
 def failure(key: Key, attempt: int, error: Exception) -> str:

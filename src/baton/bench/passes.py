@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from baton.bench import environment, metrics
 from baton.bench.contestants import Contestant, contestant_of, speculating
-from baton.bench.folder import RunFolder
+from baton.bench.folder import RunFolder, told
 from baton.bench.gpu import Meter, visible_gpus
 from baton.bench.grading import Grade, Graded, Grader
 from baton.bench.load import uncollected
@@ -131,8 +131,9 @@ class Passes:
         share = metrics.share(answers)
         if share is None:
             failures = self.folder.path / "failures.jsonl"
+            said = self.show.noted.get(label, "none was left to ask")
             raise ConfigError(
-                f"{self.recipe.path}: share_of: {label!r} answered no calibration question; see {failures}"
+                f"{self.recipe.path}: share_of: {label!r} answered no calibration question ({said}); see {failures}"
             )
         self.folder.keep_share(label, share)
         return share
@@ -253,6 +254,7 @@ class Passes:
             except Exception as error:
                 # A third party's router or scorer may raise anything: that costs an answer, not the run.
                 self.folder.fail(key, attempt, error)
+                self.show.note_failure(contestant.label, told(error))
                 if not getattr(error, "retryable", False):
                     return None
         return None

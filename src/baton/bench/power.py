@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 from scipy import optimize, stats
 
+from baton.tables import counted
+
 ALPHA = 0.05
 POWER = 0.8
 FEW = 10
@@ -95,8 +97,8 @@ DIFFERENCES = (0.01, 0.02, 0.03, 0.05, 0.1)
 
 def describe(design: Design, margin: float) -> str:
     """What `baton power` prints."""
-    lines = [f"{design.questions} questions, {design.samples} sample{'s' * (design.samples > 1)} each, {design.arms} "
-             f"arm{'s' * (design.arms > 1)} against a target at {design.accuracy:.1%}"]  # fmt: skip
+    lines = [f"{counted(design.questions, 'question')}, {counted(design.samples, 'sample')} each, "
+             f"{counted(design.arms, 'arm')} against a target at {design.accuracy:.1%}"]  # fmt: skip
     least = design.detectable()
     found = "no difference" if least is None else f"differences from {100 * least:.1f} points on"
     lines.append(f"finds {found} with {POWER:.0%} power (McNemar, two-sided, {ALPHA:.0%} over all arms by Holm)")

@@ -34,6 +34,7 @@ from baton.config import (
     ModelConfig,
     Recipe,
 )
+from baton.imports import code
 from baton.pair import Pairs
 from baton.records import Lines, write_json
 from baton.trace import Role
@@ -101,7 +102,7 @@ async def compare(
 def _identity(
     recipe: Recipe, contestants: Iterable[Contestant], asked: Mapping[str, Sequence[Question]]
 ) -> dict[str, Any]:
-    """What makes a run this one: the resolved recipe, what files gave its knobs, digests of weights and questions."""
+    """What makes a run this one: the resolved recipe, what files gave its knobs, digests of all else."""
     models = [recipe.config.pair.target, recipe.config.pair.draft]
     beside: list[ModelConfig | str | None] = [m.speculative.model for m in models if m.speculative]
     beside += [s.model for arm in recipe.config.routers for s in speculating(recipe, arm).values() if s]
@@ -112,12 +113,16 @@ def _identity(
         for name, qs in asked.items()
     }
     times = arrival_digests(recipe.config.load, recipe.base)
+    written = {c.label: found for c in contestants if (found := code([c.config.router, c.config.knobs]))}
+    scoring = code([s.model_dump(mode="json") for s in recipe.config.pair.scorers.values()])
     return {
         "recipe": recipe.config.model_dump(mode="json", exclude={"labels", "tracking"}),
         "knobs": {c.label: c.arm.knobs for c in contestants},
         "weights": {m.model: environment.weights(m, recipe.pair_base) for m in models},
         "questions": digests,
         **({"arrivals": times} if times else {}),
+        **({"code": written} if written else {}),
+        **({"scorers' code": scoring} if scoring else {}),
     }
 
 

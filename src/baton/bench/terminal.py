@@ -49,6 +49,8 @@ class Progress:
         self._task = self._bar.add_task("", total=0, accuracy="")
         self.failed = 0
         """Answers that failed in this start of the run."""
+        self.noted: dict[str, str] = {}
+        """By arm, what the first failure in this start of the run said."""
         self._grades: dict[str, list[bool]] = {}
         self._shown = 0.0
         self._recent: deque[tuple[float, int]] = deque()
@@ -77,6 +79,18 @@ class Progress:
         self._bar.reset(self._task, total=total, completed=done, accuracy="")
         self._shown = time.monotonic()
 
+    def note_failure(self, arm: str, said: str) -> None:
+        """Shows the first failure of an arm at once: whoever sees it need not wait for the end of the run."""
+        if arm not in self.noted:
+            self.noted[arm] = said
+            # A line of a log is whole, however narrow the terminal.
+            self.console.print(
+                f"{arm}: an attempt failed: {said}",
+                markup=False,
+                highlight=False,
+                soft_wrap=not self.console.is_terminal,
+            )
+
     def advance(self, stage: str, arm: str, grade: Grade | None) -> None:
         """One more answer of an arm is there (None: it failed)."""
         graded = self._grades.setdefault(arm, [])
@@ -84,6 +98,8 @@ class Progress:
         if grade is not None and grade is not Grade.TIMEOUT:
             graded.append(grade is Grade.CORRECT)
         accuracy = f"{sum(graded) / len(graded):.1%} correct" if graded else ""
+        if self.failed:
+            accuracy = f"{accuracy}, {self.failed} failed".removeprefix(", ")
         self._bar.update(self._task, advance=1, description=f"{stage}: {arm}", accuracy=accuracy)
         now = time.monotonic()
         done, total = self.answered

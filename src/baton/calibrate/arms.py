@@ -19,6 +19,7 @@ from baton.calibrate.thresholds import Settings
 from baton.calibrate.work import Progress
 from baton.config import ConfigError, PairConfig, Recipe, cue_profile, recipe_options
 from baton.generation import Options, Router
+from baton.imports import code
 from baton.pair import Pair, Pairs, Speculating
 from baton.training.labels import Label, load_labels
 
@@ -78,9 +79,12 @@ async def points_of(
     router = make(wanted.knob.low)
     routers.check(router, on.pair)
     about = on.about(router)
-    mine = {"router": wanted.router, "knobs": dict(wanted.knobs), "vary": wanted.knob.name}
+    mine: dict[str, Any] = {"router": wanted.router, "knobs": dict(wanted.knobs), "vary": wanted.knob.name}
     # The router first: that is what an error names of two calibrations that share a folder.
-    work.claim(folder, {**mine, **about, "questions from": on.split})
+    if written := code([wanted.router, wanted.knobs]):
+        mine["code"] = written
+    scoring = environment.scorers_identity(on.config, on.base, about["scorers"])
+    work.claim(folder, {**mine, **about, **scoring, "questions from": on.split})
     by_harm = any(asked.measure == "harm" for asked in wanted.asked) and bool(on.labels)
     labelled = await _labelled(router, on, folder, settings, progress) if by_harm else None
     found = await thresholds.operating_points(

@@ -67,6 +67,7 @@ async def measure(
     claim(work, {
         "pair": environment.pair_identity(config, base),
         "scorers": {name: config.scorers[name].model_dump(mode="json") for name in wanted.scorers},
+        **environment.scorers_identity(config, base, wanted.scorers),
         "generation": generation_settings(options),
     })  # fmt: skip
     scored: dict[str, dict[str, Scored]] = {}

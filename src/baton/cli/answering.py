@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,7 @@ from rich.console import Console
 
 from baton.cli.input import PairOption, changed, knobs_of
 from baton.cli.output import COLOURS
+from baton.tables import counted
 
 if TYPE_CHECKING:
     from baton.config import PairConfig
@@ -78,7 +80,31 @@ async def _answer(
 
     async with Pair.load(config, base) as loaded:
         routers.check(policy, loaded)
-        return await generate(loaded, policy, question, options=options, on_text=show if console else None)
+        try:
+            return await generate(loaded, policy, question, options=options, on_text=show if console else None)
+        except Exception as error:
+            _show_defect(policy, error)
+            raise
+
+
+def _show_defect(policy: Router, error: Exception) -> None:
+    """Ends the command with the part of a traceback that is a user's own router, if that is where it failed.
+
+    Raises:
+        SystemExit: the router is the user's, and the error is none that an engine or a router means to raise.
+    """
+    from baton.engines.base import EngineError
+    from baton.generation import RouterError
+
+    module = type(policy).__module__
+    if module.partition(".")[0] == "baton" or isinstance(error, (EngineError, RouterError)):
+        return
+    file, trail = sys.modules[module].__file__, error.__traceback__
+    while trail is not None and trail.tb_frame.f_code.co_filename != file:
+        trail = trail.tb_next
+    if trail is not None:
+        traceback.print_exception(error.with_traceback(trail))
+        raise SystemExit(1) from None
 
 
 def _show_summary(trace: Trace, console: Console) -> None:
@@ -87,7 +113,7 @@ def _show_summary(trace: Trace, console: Console) -> None:
     parts = [
         " + ".join(f"[{COLOURS[role]}]{role} {trace.tokens(role)}[/]" for role in ("target", "draft"))
         + f" tokens (target share {share})",
-        f"{trace.switches} switches",
+        counted(trace.switches, "switch", "switches"),
         f"{trace.seconds:.2f} s (first token {trace.first_token or 0:.2f} s)",
     ]
     if trace.finish != "end_of_text":

@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from baton.tables import counted
+
 
 def compare(
     recipe: Annotated[Path, typer.Argument(help="The recipe's YAML.")],
@@ -60,12 +62,12 @@ def merge(
     from baton.training import command
 
     if command.is_labelled(shards[0]):
-        print(f"{command.join(out, shards)} labels -> {out}")
+        print(f"{counted(command.join(out, shards), 'label')} -> {out}")
     else:
         count, left_out = folder.merge(out, shards)
-        print(f"{count} answers -> {out}")
+        print(f"{counted(count, 'answer')} -> {out}")
         for arm, number in left_out.items():
-            print(f"left out: {number} answers of {arm}, whose share another shard had measured otherwise")
+            print(f"left out: {counted(number, 'answer')} of {arm}, whose share another shard had measured otherwise")
 
 
 def report(

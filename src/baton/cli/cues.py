@@ -10,9 +10,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from baton.cli.input import PairOption, TaskOption, calibration_questions, changed, resumable, task_of
+from baton.cli.input import PairOption, TaskOption, calibration_questions, changed, place_of, resumable, task_of
 from baton.cli.output import bars
-from baton.tables import table
+from baton.tables import counted, table
 
 if TYPE_CHECKING:
     from baton.calibrate.cues import Settings
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def calibrate_cues(
     pair: PairOption = "nano",
-    out: Annotated[Path, typer.Option(help="Where the profile goes.")] = Path("cues.json"),
+    out: Annotated[Path | None, typer.Option(help="Where the profile goes; runs/PAIR/cues.json if left out.")] = None,
     questions: Annotated[int, typer.Option(help="Calibration questions.")] = 40,
     samples: Annotated[int, typer.Option(help="Traces of the target a question.")] = 4,
     scored_by: Annotated[str, typer.Option(help="Whose margins: draft (as published), target, or both.")] = "draft",
@@ -35,12 +35,16 @@ def calibrate_cues(
     candidates: Annotated[
         str, typer.Option(help="Candidate cues: english, chinese, both, or a file with one a line.")
     ] = "english",
-    work: Annotated[Path | None, typer.Option(help="Folder of traces and margins; a second call resumes.")] = None,
+    work: Annotated[
+        Path | None,
+        typer.Option(help="Folder of traces and margins, beside --out if left out; a second call resumes."),
+    ] = None,
     concurrency: Annotated[int, typer.Option(help="Traces in flight.")] = 16,
     seed: Annotated[int, typer.Option(help="Seed of the sampling and the bootstrap.")] = 0,
 ) -> None:
     """Find the discourse cues after which the rest of the sentence is easy, and write a profile for `relaygen`."""
     from baton.calibrate.cues import Settings, candidates_from
+    from baton.config import load_pair
 
     settings = Settings(
         questions=questions,
@@ -52,16 +56,18 @@ def calibrate_cues(
         seed=seed,
         concurrency=concurrency,
     )
+    place = place_of(out, load_pair(pair), "cues.json")
     with resumable():
-        profile = asyncio.run(_profile(pair, settings, temperature, task, traces, work or out.with_suffix(".work")))
+        profile = asyncio.run(_profile(pair, settings, temperature, task, traces, work or place.with_suffix(".work")))
     console = Console()
     console.print(_table(profile))
     if not profile.cues:
         raise ValueError(
-            f"no cue passed the rule {settings.rule!r}, and {out} is not written; use more questions, or the other rule"
+            f"no cue passed the rule {settings.rule!r}, and {place} is not written; use more questions, or the other "
+            "rule"
         )
-    profile.save(out)
-    console.print(f"{len(profile.cues)} switch cues -> {out}")
+    profile.save(place)
+    console.print(f"{counted(len(profile.cues), 'switch cue')} -> {place}", soft_wrap=True)
 
 
 async def _profile(

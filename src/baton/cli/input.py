@@ -26,6 +26,13 @@ TaskOption = Annotated[
 PairOption = Annotated[str, typer.Option("--pair", help="`nano` (shipped with Baton) or the path of a pair.yaml.")]
 
 
+def place_of(out: Path | None, pair: PairConfig, name: str) -> Path:
+    """Where a command's file goes: `out`, or by that name among the pair's runs. Its folder is there afterwards."""
+    place = out if out is not None else Path("runs") / pair.name / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    return place
+
+
 @contextmanager
 def resumable() -> Iterator[None]:
     """Tells whoever interrupts the work that it is not lost."""

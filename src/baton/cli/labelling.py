@@ -14,7 +14,9 @@ from baton.cli.output import bars
 
 def label(
     recipe: Annotated[Path, typer.Argument(help="The recipe's YAML.")],
-    out: Annotated[Path | None, typer.Option(help="Folder of the labels (labels/NAME); a second call resumes.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the labels; runs/NAME/labels if left out. A second call resumes.")
+    ] = None,
     split: Annotated[str | None, typer.Option(help="In place of the recipe's.")] = None,
     limit: Annotated[int | None, typer.Option(help="Questions, in place of the recipe's.")] = None,
     n: Annotated[int | None, typer.Option(help="Continuations of each step.")] = None,

@@ -11,7 +11,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from baton.cli.input import PairOption, TaskOption, calibration_questions, changed, knobs_of, resumable, task_of
+from baton.cli.input import (
+    PairOption,
+    TaskOption,
+    calibration_questions,
+    changed,
+    knobs_of,
+    place_of,
+    resumable,
+    task_of,
+)
 from baton.cli.output import bars
 from baton.tables import table
 
@@ -28,7 +37,9 @@ def bench(
     rounds: Annotated[int, typer.Option(help="Medians are over these.")] = 3,
     concurrency: Annotated[int, typer.Option(help="Answers at once, against one.")] = 8,
     task: TaskOption = None,
-    out: Annotated[Path, typer.Option(help="Where the figures go as JSON.")] = Path("bench.json"),
+    out: Annotated[
+        Path | None, typer.Option(help="Where the figures go as JSON; runs/PAIR/bench.json if left out.")
+    ] = None,
 ) -> None:
     """Measure the engine itself: time a token, cost of a switch, gain of batching, cache hits, memory."""
     from baton import routers
@@ -54,10 +65,10 @@ def bench(
                 )
 
     speed = asyncio.run(measured())
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(speed.to_json(), indent=1) + "\n", encoding="utf-8")
+    place = place_of(out, config, "bench.json")
+    place.write_text(json.dumps(speed.to_json(), indent=1) + "\n", encoding="utf-8")
     console.print(_speed_table(speed, f"Pair {config.name}, relay by {policy.name}", concurrency))
-    console.print(f"-> {out}")
+    console.print(f"-> {place}", soft_wrap=True)
 
 
 def _speed_table(speed: Speed, title: str, concurrency: int) -> Table:
@@ -83,8 +94,12 @@ def check_pair(
     static: Annotated[bool, typer.Option(help="Read tokenizers and templates only; run no model.")] = False,
     questions: Annotated[int, typer.Option(help="Calibration questions that both models answer.")] = 40,
     task: TaskOption = None,
-    out: Annotated[Path, typer.Option(help="Where the findings go as JSON.")] = Path("check.json"),
-    work: Annotated[Path | None, typer.Option(help="Folder of the answers; a second call resumes.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where the findings go as JSON; runs/PAIR/check.json if left out.")
+    ] = None,
+    work: Annotated[
+        Path | None, typer.Option(help="Folder of the answers, beside --out if left out; a second call resumes.")
+    ] = None,
     temperature: Annotated[float | None, typer.Option(help="In place of the pair's.")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Token budget, in place of the pair's.")] = None,
     concurrency: Annotated[int, typer.Option(help="Answers in flight.")] = 16,
@@ -108,11 +123,12 @@ def check_pair(
     chosen = task_of(task, config)
     options = changed(pair_options(config, seed, chosen), temperature, max_tokens)
     formats = read_formats(config, base)
+    place = place_of(out, config, "check.json")
     console = Console(highlight=False)
     answers, split = None, ""
     if not static:
         split, asked = calibration_questions(task, chosen, questions)
-        identity, kept = environment.pair_identity(config, base), work or out.with_suffix(".work")
+        identity, kept = environment.pair_identity(config, base), work or place.with_suffix(".work")
 
         async def measured() -> Answers:
             async with Pair.load(config, base) as loaded:
@@ -124,7 +140,6 @@ def check_pair(
             answers = asyncio.run(measured())
     facts = Facts(config, formats, answers, options.sampling.temperature)
     check = Check(config.name, split, formats, answers, remarks_on(facts), advise(facts))
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_json(out, check.to_json())
+    write_json(place, check.to_json())
     show(check, console)
-    console.print(f"-> {out}")
+    console.print(f"-> {place}", soft_wrap=True)

@@ -17,11 +17,12 @@ from baton.cli.input import (
     changed,
     knobs_of,
     numbers,
+    place_of,
     resumable,
     task_of,
 )
 from baton.cli.output import bars
-from baton.tables import table
+from baton.tables import counted, table
 
 if TYPE_CHECKING:
     from baton.calibrate.points import Asked, Points
@@ -49,7 +50,9 @@ def calibrate_thresholds(
         str | None, typer.Option(help="crc: the limits hold in expectation over new questions.")
     ] = None,
     labels: Annotated[Path | None, typer.Option(help="Label set of calibration questions, by `baton label`.")] = None,
-    out: Annotated[Path, typer.Option(help="Where the operating points go.")] = Path("points.json"),
+    out: Annotated[
+        Path | None, typer.Option(help="Where the operating points go; runs/PAIR/points-ROUTER.json if left out.")
+    ] = None,
     questions: Annotated[int, typer.Option(help="Calibration questions.")] = 40,
     evaluations: Annotated[int, typer.Option(help="Values tried for each point at most.")] = 6,
     tolerance: Annotated[
@@ -58,7 +61,9 @@ def calibrate_thresholds(
     temperature: Annotated[float | None, typer.Option(help="In place of the pair's.")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Token budget, in place of the pair's.")] = None,
     task: TaskOption = None,
-    work: Annotated[Path | None, typer.Option(help="Folder of the answers; a second call resumes.")] = None,
+    work: Annotated[
+        Path | None, typer.Option(help="Folder of the answers, beside --out if left out; a second call resumes.")
+    ] = None,
     concurrency: Annotated[int, typer.Option(help="Answers in flight.")] = 16,
     seed: Annotated[int, typer.Option(help="Seed of the sampling and the bootstrap.")] = 0,
 ) -> None:
@@ -77,8 +82,9 @@ def calibrate_thresholds(
     settings = Settings(evaluations=evaluations, tolerance=tolerance, concurrency=concurrency)
     given = knobs_of(knob or [])
     varied = find_knob(router, given, vary, (bounds[0], bounds[1]) if bounds else None)
-    wanted = Calibrated(router, given, varied, targets, out, Path.cwd())
     config, base = load_pair(pair), pair_folder(pair)
+    place = place_of(out, config, f"points-{router.rpartition(':')[2]}.json")
+    wanted = Calibrated(router, given, varied, targets, place, Path.cwd())
     chosen = task_of(task, config)
     options = changed(pair_options(config, seed, chosen), temperature, max_tokens)
     split, asked = calibration_questions(task, chosen, questions)
@@ -88,11 +94,11 @@ def calibrate_thresholds(
         async with Pair.load(config, base) as loaded:
             on = On(config, base, loaded, asked, chosen.name, split, options, labelled)
             with bars(console) as progress:
-                return await points_of(wanted, on, work or out.with_suffix(".work"), settings, progress)
+                return await points_of(wanted, on, work or place.with_suffix(".work"), settings, progress)
 
     console = Console()
     with resumable():
-        _show_points(asyncio.run(search()), out, console)
+        _show_points(asyncio.run(search()), place, console)
 
 
 def calibrate_arms(
@@ -141,7 +147,9 @@ def _show_points(points: Points, out: Path, console: Console) -> None:
     console.print(_points_table(points))
     for note in (*(f"{p.asked}: {p.note}" for p in points.points if p.note), *points.notes):
         console.print(f"note: {note}", style="yellow", markup=False)
-    console.print(f"{len(points.points)} points of {len(points.evaluations)} evaluations -> {out}")
+    console.print(
+        f"{counted(len(points.points), 'point')} of {counted(len(points.evaluations), 'evaluation')} -> {out}"
+    )
 
 
 SHORT = {"target_share": "share", "accept_rate": "rate"}
@@ -153,7 +161,7 @@ def _points_table(points: Points) -> Table:
 
     costs = [m for m in COSTS if any(p.asked.measure == m for p in points.points)]
     out = table(
-        f"{points.router}: {points.knob} on {len(points.questions)} questions of {points.split}",
+        f"{points.router}: {points.knob} on {counted(len(points.questions), 'question')} of {points.split}",
         "asked", points.knob, "share", "95 %", "accepts", "accuracy", "95 %", "tokens", *costs,
     )  # fmt: skip
     chosen = {p.found.value for p in points.points}

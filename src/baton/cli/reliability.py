@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from baton.cli.input import PairOption, changed, numbers, resumable
+from baton.cli.input import PairOption, changed, numbers, place_of, resumable
 from baton.cli.output import bars
 
 
@@ -27,8 +27,12 @@ def calibrate_reliability(
     ] = "0.01,0.02,0.05",
     misleading: Annotated[int, typer.Option(help="Nano problems that misleading steps are made from; 0: none.")] = 0,
     temperature: Annotated[float, typer.Option(help="At which the labelled answers were sampled.")] = 0.6,
-    out: Annotated[Path, typer.Option(help="Where the figures go as JSON.")] = Path("reliability.json"),
-    work: Annotated[Path | None, typer.Option(help="Folder of the scores; a second call resumes.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where the figures go as JSON; runs/PAIR/reliability.json if left out.")
+    ] = None,
+    work: Annotated[
+        Path | None, typer.Option(help="Folder of the scores, beside --out if left out; a second call resumes.")
+    ] = None,
     concurrency: Annotated[int, typer.Option(help="Steps scored at once.")] = 16,
 ) -> None:
     """Measure how far each score can be trusted as a gate: calibration, ranking, drift, harm, steps that mislead."""
@@ -46,7 +50,8 @@ def calibrate_reliability(
     )  # fmt: skip
     options = changed(pair_options(config), temperature, None)
     used = {name: config.scorers[name] for name in wanted.scorers}
-    console, kept = Console(highlight=False), work or out.with_suffix(".work")
+    place = place_of(out, config, "reliability.json")
+    console, kept = Console(highlight=False), work or place.with_suffix(".work")
     if scorer is None and (left_out := [name for name in config.scorers if name not in used]):
         console.print(f"left out, as they score only while a step is written: {', '.join(left_out)}", soft_wrap=True)
 
@@ -57,10 +62,9 @@ def calibrate_reliability(
 
     with resumable():
         found = asyncio.run(measured())
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_json(out, found)
+    write_json(place, found)
     gates.show(found, console)
-    console.print(f"-> {out}", soft_wrap=True)
+    console.print(f"-> {place}", soft_wrap=True)
 
 
 def _folders(items: list[str]) -> dict[str, Path]:

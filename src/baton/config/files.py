@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
@@ -38,11 +38,19 @@ def parse_yaml(text: str) -> Any:
     return yaml.load(text, _Loader)
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file.
+Kind = Literal["pair", "recipe", "costs"]
+REMEDIES: dict[Kind, str] = {
+    "pair": "give the YAML of a pair, as a recipe's `pair` names it",
+    "recipe": "give a recipe, whose `pair` names a pair",
+    "costs": "give the costs of a pair (docs/plan.md), and a recipe as --recipe",
+}
+
+
+def read_yaml(path: Path, wanted: Kind | None = None) -> dict[str, Any]:
+    """The mapping in a YAML file; with `wanted`, what plainly is a file of another kind is refused.
 
     Raises:
-        ConfigError: the file is missing, is no YAML, or holds something else than a mapping.
+        ConfigError: the file is missing, is no YAML, holds something else than a mapping, or is of another kind.
     """
     try:
         data = parse_yaml(path.read_text(encoding="utf-8"))
@@ -58,4 +66,16 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         found = "empty" if data is None else f"a {type(data).__name__}"
         raise ConfigError(f"{path}: the file is {found}; it must hold fields, one `name: value` a line")
+    if wanted is not None and (kind := _kind(data)) not in (None, wanted):
+        raise ConfigError(f"{path}: it holds {'costs' if kind == 'costs' else f'a {kind}'}; {REMEDIES[wanted]}")
     return data
+
+
+def _kind(data: dict[str, Any]) -> Kind | None:
+    """What a mapping plainly is, by a field that only that kind has."""
+    target = data.get("target")
+    if "routers" in data:
+        return "recipe"
+    if isinstance(target, str) or (isinstance(target, dict) and "model" in target):
+        return "pair"
+    return "costs" if "acceptance" in data else None

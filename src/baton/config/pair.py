@@ -76,7 +76,7 @@ def load_pair(path: str | Path) -> PairConfig:
     """
     if str(path) == "nano":
         return NANO_PAIR
-    return validate(PairConfig, read_yaml(Path(path)), str(path))
+    return validate(PairConfig, read_yaml(Path(path), "pair"), str(path))
 
 
 def pair_folder(path: str | Path) -> Path:

@@ -37,7 +37,7 @@ def place(model: type[C], path: str | Path, overrides: Mapping[str, Any] | None 
         ConfigError: a file is missing, is no YAML, or a field is wrong.
     """
     path = Path(path)
-    data = read_yaml(path)
+    data = read_yaml(path, "recipe")
     for name, value in (overrides or {}).items():
         _replace(data, name, value, path)
     base = pair_base = path.resolve().parent

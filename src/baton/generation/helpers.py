@@ -126,6 +126,10 @@ class _Place:
     sessions: Sessions
     node: Node
 
+    def ids(self, role: str) -> tuple[tuple[int, ...], int]:
+        speaker = self.ledgers.role(role)
+        return tuple(self.ledgers.prefix(self.node, speaker).ids()), self.ledgers.prompts[speaker].length
+
     async def logprob(self, role: str) -> tuple[list[TokenScore], Usage]:
         return await self.helpers.scored(self.ledgers.role(role), self.node)
 

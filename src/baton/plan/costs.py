@@ -396,7 +396,7 @@ def load_costs(path: Path | None, overrides: Mapping[str, Any] | None = None) ->
     Raises:
         ConfigError: a file is missing, or a field is wrong.
     """
-    data = read_yaml(path) if path else {}
+    data = read_yaml(path, "costs") if path else {}
     _merge(data, overrides or {})
     source = str(path) if path else "options"
     base = path.parent if path else Path.cwd()

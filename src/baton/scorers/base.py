@@ -31,6 +31,10 @@ class Place(Protocol):
     """Where a step stands in its answer: reads the pair's models there, on the sessions that write the answer, so
     that nothing is computed twice."""
 
+    def ids(self, role: str) -> tuple[tuple[int, ...], int]:
+        """The path, prompt and step included, as token ids of `role`, and how many of them are its prompt."""
+        ...
+
     async def logprob(self, role: str) -> tuple[list[TokenScore], Usage]:
         """How `role`'s model sees each token of the step."""
         ...

@@ -169,40 +169,47 @@ class RlhflowFormat(TextFormat):
 class LedgerFormat(Format):
     """The very ids that the relay wrote, prompt included; a step ends at the token that completes a blank line.
 
-    For models whose vocabulary is the pair's: nothing is tokenised, and a model trained on the ids of traces is given
-    the same ones. The last step ends where it ends.
+    For models whose vocabulary is that of a role: nothing is tokenised, and a model trained on the ids of traces is
+    given the same ones. What a role of another vocabulary wrote is read as the model's role reads it when it goes on.
+    The last step ends where it ends.
     """
 
     def __init__(self, vocabulary: Vocabulary, writers: Mapping[str, Vocabulary]):
         self._vocabulary = vocabulary
-        self._foreign = {role for role, v in writers.items() if not vocabulary.shares_ids(v)}
-        if writers and len(self._foreign) == len(writers):
+        self._own = [role for role, v in writers.items() if vocabulary.shares_ids(v)]
+        self._foreign = writers.keys() - set(self._own)
+        if writers and not self._own:
             raise LoadError(
                 "format: 'token-classification' without a separator reads the pair's own token ids, and this model "
                 "maps tokens to others; use a model of the pair's family, or set separator"
             )
 
     def pieces(self, request: ScoreRequest, skip: int) -> list[list[int]]:
-        steps = self._cut(request)[skip:]
-        return _opened(request.ids[: request.prompt], steps)
+        ids, prompt = self._read(request)
+        return _opened(ids[:prompt], self._cut(ids[prompt:])[skip:])
 
-    def _cut(self, request: ScoreRequest) -> list[list[int]]:
-        if request.role in self._foreign:
+    def _read(self, request: ScoreRequest) -> tuple[tuple[int, ...], int]:
+        """The path in the model's vocabulary, and how many of its ids are the prompt."""
+        if request.role not in self._foreign:
+            return request.ids, request.prompt
+        if request.place is None:
             raise EngineError(
                 f"format token-classification: {request.role} wrote the step in another vocabulary than the model's; "
                 "set the scorer's separator"
             )
-        last = len(request.ids) - 1
-        if last < request.prompt:
+        return request.place.ids(self._own[0])
+
+    def _cut(self, ids: Sequence[int]) -> list[list[int]]:
+        if not ids:
             raise EngineError("format token-classification: there is no token to score yet; score a step that has one")
         steps: list[list[int]] = [[]]
         tail = b""
-        for at in range(request.prompt, len(request.ids)):
-            token = self._vocabulary.tokens[request.ids[at]]
+        for i in ids:
+            token = self._vocabulary.tokens[i]
             # A longer run of line breaks is one end.
             if tail.endswith(b"\n\n") and token.strip(b"\n") and steps[-1]:
                 steps.append([])
-            steps[-1].append(request.ids[at])
+            steps[-1].append(i)
             tail = (tail + token)[-2:]
         return steps
 

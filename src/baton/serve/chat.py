@@ -11,6 +11,7 @@ from rich.console import Console
 
 from baton.config import ConfigError
 from baton.event_lines import event_lines
+from baton.tables import counted
 
 HELP = "/router NAME chooses who writes, /think shows or hides reasoning, /new begins anew, /quit ends"
 
@@ -116,7 +117,7 @@ class Chat:
             share = "-" if relay["target_share"] is None else f"{relay['target_share']:.0%}"
             self._console.print(
                 f"target {relay['target_tokens']} + draft {relay['draft_tokens']} tokens (target share {share}) · "
-                f"{relay['switches']} switches", style="dim", markup=False,
+                + counted(relay["switches"], "switch", "switches"), style="dim", markup=False,
             )  # fmt: skip
 
 

@@ -27,6 +27,7 @@ from baton.config import (
 )
 from baton.engines.chat import load_tokenizer
 from baton.generation import knobs
+from baton.imports import code
 from baton.pair import Pair
 from baton.tables import table
 from baton.training import labels, published, rollouts
@@ -40,7 +41,7 @@ WORK = "work"
 def label(
     path: Path, out: Path | None, shard: str | None, overrides: Mapping[str, Any], progress: Progress
 ) -> tuple[Path, Outcome]:
-    """Labels what a recipe asks for; the set and its card go to `out` (`labels/<name of the recipe>` if None).
+    """Labels what a recipe asks for; the set and its card go to `out` (`runs/<name of the recipe>/labels` if None).
 
     `shard` (as 2/8) labels every eighth question, from the second on.
 
@@ -49,7 +50,7 @@ def label(
     """
     recipe = load_label_recipe(path, overrides)
     part, parts = shard_of(shard or "1/1")
-    folder = out or Path("labels") / recipe.config.name
+    folder = out or Path("runs") / recipe.config.name / "labels"
     outcome = asyncio.run(_label(recipe, folder, (part, parts), progress))
     return folder, outcome
 
@@ -68,6 +69,7 @@ async def _label(recipe: LabelRecipe, folder: Path, shard: tuple[int, int], prog
         config.n, config.look, config.states, config.samples, config.step_tokens, config.concurrency,
         config.grader_timeout_s,
     )  # fmt: skip
+    written = code([config.router.router, config.router.knobs])
     made_with = {
         "pair": environment.pair_identity(config.pair, recipe.pair_base),
         "generation": generation_settings(options),
@@ -75,6 +77,7 @@ async def _label(recipe: LabelRecipe, folder: Path, shard: tuple[int, int], prog
         "router": config.router.name, "knobs": knobs(policy), "continued by": config.continued_by,
         "n": config.n, "look": config.look, "states": config.states, "samples": config.samples,
         "step tokens": config.step_tokens, "shard": f"{part + 1}/{parts}",
+        **({"code": written} if written else {}),
     }  # fmt: skip
     scorers = {
         name: config.pair.scorers[name] for name in getattr(policy, "scorers", ()) if name in config.pair.scorers

@@ -14,6 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Generic, Literal, NamedTuple, TypeVar
 
+from baton.records import shown
 from baton.training.labels import Label, from_row, stored
 from baton.vocabulary import Vocabulary
 
@@ -167,12 +168,16 @@ def _check_length(label: Label, longest: int) -> None:
 def _check_tokenizer(label: Label, vocabulary: Vocabulary, where: str) -> None:
     """Refuses ids that this vocabulary reads as another text."""
     known = all(i < len(vocabulary) for ids in (label.prompt_ids, label.path_ids, label.draft_ids) for i in ids)
-    # A character that the step ends in the middle of has no text yet.
-    if not known or vocabulary.text_of(label.draft_ids).rstrip("\ufffd") != label.draft_text.rstrip("\ufffd"):
+    # Bytes that form no character have no text, and none of them goes from one vocabulary into another.
+    if not known or _characters(vocabulary.text_of(label.draft_ids)) != _characters(label.draft_text):
         raise ValueError(
-            f"{where}: its ids are not those of {label.draft_text!r} in the model's vocabulary; the states come from "
-            "another tokenizer: train a model of the pair that was labelled"
+            f"{where}: its ids are not those of {shown(label.draft_text)} in the model's vocabulary; the states come "
+            "from another tokenizer: train a model of the pair that was labelled"
         )
+
+
+def _characters(text: str) -> str:
+    return text.replace("\ufffd", "")
 
 
 def _chains(rows: Sequence[tuple[int, Label]], wanted: Wanted) -> Iterable[Example]:

@@ -14,6 +14,7 @@ except ModuleNotFoundError as missing:
     raise SystemExit(2) from None
 
 from baton.config import read_yaml
+from baton.records import numbers_or_null
 from baton.training.config import Training
 from baton.training.fit import dry_run
 from baton.training.prm import Job
@@ -52,9 +53,9 @@ def main(job_class: type[Job], fields: type[Any]) -> None:
             print(json.dumps(told, indent=1, default=str))
             raise SystemExit(0 if told["fits"] else 1)
         if asked.measure:
-            print(json.dumps(job_class.measured(asked, model, training)))
+            print(json.dumps(numbers_or_null(job_class.measured(asked, model, training))))
             raise SystemExit(0)
         job = job_class.prepare(asked, model, training)
     report = job.run()
     if training.process_index == 0:
-        print(json.dumps({name: report[name] for name in SHOWN}), flush=True)
+        print(json.dumps(numbers_or_null({name: report[name] for name in SHOWN})), flush=True)

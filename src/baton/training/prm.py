@@ -17,7 +17,7 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from baton.calibrate.work import claim
 from baton.config import located
-from baton.records import write_json
+from baton.records import numbers_or_null, write_json
 from baton.scorers.resident import About, ResidentHead
 from baton.training import tracking
 from baton.training.config import StepTraining, Training, check_launch, choose_best, divide
@@ -158,7 +158,7 @@ class Job:
             if self.asked.merge_into:
                 writer = Path(located(self.asked.merge_into, Path()))
                 merge_weights(folder, writer, self.out / "merged", self.asked.merge_weight)
-            write_json(self.out / "training.json", report)
+            write_json(self.out / "training.json", numbers_or_null(report))
             tracking.finish(self.training, report, self.out / "training.json")
         trainer.accelerator.wait_for_everyone()
         return report
