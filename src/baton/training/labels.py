@@ -336,7 +336,7 @@ PUBLISHED = """\
 - Published labels of steps that other models wrote. `q_draft` is the label: whether the step is right. There is no
   other model's step, so `q_target` is null and there is no harm. Made by `baton import-labels`.
 - Token ids are those of the tokenizer, step by step; no generation produced them.
-- Where a question was labelled more than once, sample 0 is the solution and each alternative a sample of its own."""
+- All lines on a question share its id. Of each line the solution is a sample, and each alternative one of its own."""
 
 
 def card(figures: Mapping[str, Any], about: Mapping[str, Any]) -> str:
