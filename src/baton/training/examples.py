@@ -7,12 +7,15 @@ follow each other share a sequence, so that each label is computed once.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Generic, Literal, NamedTuple, TypeVar
+
+import numpy as np
 
 from baton.training.labels import Label, from_row, stored
 from baton.vocabulary import Vocabulary
@@ -120,6 +123,17 @@ def read_labels(
     if not good:
         raise ValueError(f"{file}: no row of it can be learned ({_counts(left_out)}); label more states")
     return good
+
+
+def digest(examples: Iterable[Example]) -> str:
+    """Hash (hexadecimal) of what examples say, whatever file they come from: questions, tokens and labels in order."""
+    found = hashlib.blake2b(digest_size=8)
+    for example in examples:
+        steps = [(s.end, s.label, math.nan if s.harm is None else s.harm) for s in example.steps]
+        found.update(example.question.encode())
+        found.update(np.asarray(example.ids, np.int64).tobytes())
+        found.update(np.asarray(steps, np.float64).tobytes())
+    return found.hexdigest()
 
 
 class Parts(NamedTuple, Generic[E]):

@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForTokenClassification, AutoTokenizer, EarlyStoppingCallback, set_seed
-from transformers.trainer_utils import get_last_checkpoint
+from transformers import AutoConfig, AutoModelForTokenClassification, AutoTokenizer, set_seed
 
 from baton.calibrate.work import claim
 from baton.config import located
@@ -21,17 +20,26 @@ from baton.records import write_json
 from baton.scorers.resident import About, ResidentHead
 from baton.training import tracking
 from baton.training.config import StepTraining, Training, check_launch, choose_best, divide
-from baton.training.examples import Example, Examples, Parts, Rules, read_examples, split
+from baton.training.examples import Example, Examples, Parts, Rules, digest, read_examples, split
 from baton.training.export import export, merge_weights, prm_scores
 from baton.training.metrics import curve_area, evaluate, harm_curve
 from baton.training.resident import HeadTrainer, head_scores, see
-from baton.training.trainer import StepTrainer, class_weights
+from baton.training.trainer import StepTrainer, class_weights, last_checkpoint
 from baton.vocabulary import Vocabulary
 
 AGREE = 1e-4
 """Most that the exported model's scores may differ from the trainer's where nothing was rounded."""
 FREE = ("processes", "strategy", "measure", "shape", "gpu_gib", "gpu_tflops", "dry_run")
 """Fields that may differ in a training that goes on."""
+WEIGHTS = (
+    "model_name_or_path", "dtype", "use_peft", "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules",
+    "use_rslora", "use_dora", "load_in_4bit", "load_in_8bit",
+)  # fmt: skip
+OPTIMISER = (
+    "learning_rate", "lr_scheduler_kwargs", "warmup_steps", "num_train_epochs", "max_steps", "weight_decay",
+    "max_grad_norm", "adam_beta1", "adam_beta2", "adam_epsilon", "seed", "bf16", "fp16", "eval_steps",
+)  # fmt: skip
+"""Fields of the libraries that the weights of a training depend on."""
 CHECKED = 8
 """Held-out examples whose scores are compared."""
 
@@ -122,10 +130,13 @@ class Job:
     def settings(self) -> dict[str, Any]:
         """What a training that goes on must have in common with the one that was interrupted."""
         ours = {k: v for k, v in asdict(self.asked).items() if k not in FREE}
-        weights = ("model_name_or_path", "dtype", "use_peft", "lora_r", "lora_alpha", "load_in_4bit", "load_in_8bit")
-        optimiser = ("learning_rate", "num_train_epochs", "max_steps", "weight_decay", "warmup_steps", "seed", "bf16")
-        theirs = {k: getattr(self.model, k) for k in weights} | {k: getattr(self.training, k) for k in optimiser}
-        return {**ours, **theirs, "schedule": str(self.training.lr_scheduler_type), "examples": len(self.parts.learned)}
+        theirs = {k: getattr(self.model, k) for k in WEIGHTS} | {k: getattr(self.training, k) for k in OPTIMISER}
+        named = {"lr_scheduler_type": self.training.lr_scheduler_type, "optim": self.training.optim}
+        when = {"eval_strategy": self.training.eval_strategy, "save_strategy": self.training.save_strategy}
+        return {
+            **ours, **theirs, **{k: str(getattr(v, "value", v)) for k, v in (named | when).items()},
+            "examples": len(self.parts.learned), "content of data": digest(self.data.examples),
+        }  # fmt: skip
 
     def run(self) -> dict[str, Any]:
         """Trains, measures and exports; goes on from the last checkpoint in `output_dir`.
@@ -137,7 +148,7 @@ class Job:
         tracking.begin(self.training, self.out, self.settings)
         set_seed(self.training.seed)
         trainer = self.trainer()
-        trainer.train(resume_from_checkpoint=get_last_checkpoint(str(self.out)))
+        trainer.train(resume_from_checkpoint=last_checkpoint(self.out))
         scores = trainer.scores_of(trainer.held_out)
         folder = self.export(trainer)
         report = {
@@ -166,12 +177,11 @@ class Job:
     def trainer_settings(self, seen: Sequence[Sequence[Example]]) -> dict[str, Any]:
         """What every trainer is given; `seen` are the parts with what the model made of them."""
         learned, development, held_out = seen
-        patience = self.asked.patience
         return {
-            "args": self.training, "batch": self.asked.batch, "positive_at": self.asked.positive_at,
+            "args": self.training, "batch": self.asked.batch, "patience": self.asked.patience,
+            "positive_at": self.asked.positive_at,
             "weights": class_weights(self.parts.learned) if self.asked.balance else (1.0, 1.0),
             "train_dataset": learned, "eval_dataset": development or held_out, "held_out": held_out,
-            "callbacks": None if patience is None else [EarlyStoppingCallback(patience)],
         }  # fmt: skip
 
     def trainer(self) -> StepTrainer:
