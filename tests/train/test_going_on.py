@@ -13,6 +13,7 @@ from label_sets import labels, write
 from launches import train
 from safetensors.torch import load_file
 
+pytestmark = pytest.mark.train
 HEAD: dict[str, Any] = {
     "kind": "resident", "development": 0.2, "held_out": 0.2, "eval_strategy": "epoch", "save_strategy": "epoch",
     "save_total_limit": None, "max_steps": -1, "num_train_epochs": 4, "learning_rate": 0.02,

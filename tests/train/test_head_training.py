@@ -23,12 +23,12 @@ from baton.routers.policy import Policy
 from baton.routers.segmenter import Segmenter
 from baton.routers.token_router import TokenRouter
 from baton.trace import Trace
-from baton.training.config import StepTraining, Training
+from baton.training.config import Training
 from baton.training.labels import Label
 from baton.training.policy import PolicyJob, PolicyTraining
 from baton.training.prm import Job
 from baton.training.tokens import SegmenterJob, SegmenterTraining, TokenRouterJob, TokenTraining, divergent_tokens
-from baton.training.verifier import VerifierJob
+from baton.training.verifier import VerifierJob, VerifierTraining
 
 pytestmark = pytest.mark.train
 LEARN = {"max_steps": 60, "learning_rate": 3e-3}
@@ -149,7 +149,7 @@ async def test_a_policy_weighs_harm_against_the_price_of_the_target(tmp_path: Pa
 
 async def test_a_verifier_learns_which_steps_can_stand_for_each_other(tmp_path: Path):
     data = write(tmp_path / "labels", [reworded(x) for x in labels(200)])
-    report = run(VerifierJob, StepTraining, tmp_path / "out", data, kind="resident")
+    report = run(VerifierJob, VerifierTraining, tmp_path / "out", data)
     assert report["held_out"]["auc"] > 0.9
     assert report["data"]["left_out"] == {"equal texts, which need no verifier": 200}
     scorers = {"same": EquivalenceConfig(kind="equivalence", model=str(tmp_path / "out" / "model"))}
@@ -160,7 +160,7 @@ async def test_a_verifier_learns_which_steps_can_stand_for_each_other(tmp_path: 
 @pytest.mark.parametrize("script", ["train_segmenter", "train_policy", "train_verifier"])
 def test_two_processes_train_the_head_that_one_does(script: str, tmp_path: Path):
     data = write(tmp_path / "labels", [reworded(x) for x in labels(60)])
-    own = {"train_segmenter": {"dropout": 0.0, "top": 20, "hidden": 16}, "train_verifier": {"kind": "resident"}}
+    own = {"train_segmenter": {"dropout": 0.0, "top": 20, "hidden": 16}}
     given = {"script": SCRIPT.with_name(f"{script}.py"), "held_out": 0.3, **own.get(script, {})}
     one = launch("cpu.yaml", tmp_path / "one", data, **given)
     two = launch("ddp.yaml", tmp_path / "two", data, processes=2, strategy="ddp", **given)
@@ -174,5 +174,5 @@ def test_shuffled_labels_teach_a_head_nothing(tmp_path: Path):
     chances = [(x.q_draft, x.q_target) for x in content]
     random.Random(0).shuffle(chances)
     shuffled = [replace(reworded(x), q_draft=q, q_target=t) for x, (q, t) in zip(content, chances, strict=True)]
-    report = run(VerifierJob, StepTraining, tmp_path / "out", write(tmp_path / "labels", shuffled), kind="resident")
+    report = run(VerifierJob, VerifierTraining, tmp_path / "out", write(tmp_path / "labels", shuffled))
     assert 0.35 < report["held_out"]["auc"] < 0.65

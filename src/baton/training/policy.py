@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from baton.config import located
 from baton.engines import sampling
 from baton.scorers.policy import PolicyAbout, PolicyNet, step_features
 from baton.scorers.resident import ResidentHead
-from baton.training.config import StepTraining, Training
+from baton.training.config import StepTraining, Training, check_kind
 from baton.training.examples import Example, Examples, Rules, Step, read_labels
 from baton.training.labels import Label
 from baton.training.prm import Job, limit_of, load_tokenizer
@@ -33,8 +33,9 @@ from baton.vocabulary import Vocabulary
 class PolicyTraining(StepTraining):
     """What a token of the target costs, and by which head steps are scored."""
 
+    UNUSED: ClassVar[tuple[str, ...]] = ("label", "first_error_below", "balance")
     kind: Literal["prm", "resident"] = field(
-        default="resident", metadata={"help": "Not used: a policy rests on a model of the pair."}
+        default="resident", metadata={"help": "Only resident: a policy rests on a model of the pair."}
     )
     hidden: int = field(default=16, metadata={"help": "Width of the policy's memory."})
     head: str = field(default="nano:resident", metadata={"help": "The resident head that scores steps."})
@@ -46,6 +47,7 @@ class PolicyTraining(StepTraining):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_kind(self)
         for name in ("price", "temperature", "budget"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}: {getattr(self, name)} is out of range; use a positive number")

@@ -16,12 +16,14 @@ from transformers import AutoConfig, AutoModelForTokenClassification, AutoTokeni
 
 from baton.calibrate.work import claim
 from baton.config import located
+from baton.engines.base import LoadError
 from baton.records import write_json
+from baton.scorers.checkpoint import Checkpoint
 from baton.scorers.resident import About, ResidentHead
 from baton.training import tracking
-from baton.training.config import StepTraining, Training, check_launch, choose_best, divide
+from baton.training.config import StepTraining, Training, check_fields, check_launch, choose_best, divide
 from baton.training.examples import Example, Examples, Parts, Rules, digest, read_examples, split
-from baton.training.export import export, merge_weights, prm_scores
+from baton.training.export import check_mergeable, export, merge_weights, prm_scores
 from baton.training.metrics import curve_area, evaluate, harm_curve
 from baton.training.resident import HeadTrainer, head_scores, see
 from baton.training.trainer import StepTrainer, class_weights, last_checkpoint
@@ -74,6 +76,7 @@ class Job:
             ValueError: a field, a row of the data or the launch cannot be used; one line.
         """
         check_launch(training, asked)
+        check_fields(asked, model, training)
         # Several GPUs of one process would be driven by `DataParallel`, which knows no global loss.
         training._n_gpu = min(training.n_gpu, 1)
         # The recipe says the precision; `accelerate launch` would set it behind the recipe's back.
@@ -82,6 +85,8 @@ class Job:
         choose_best(training, asked)
         source = located(model.model_name_or_path or f"nano:{asked.role}", Path())
         check_model(model)
+        if asked.merge_into:
+            check_mergeable(Checkpoint.find(source, device="cpu").folder, writer_of(asked.merge_into))
         tokenizer, data = cls.read(asked, model, training, source)
         parts = split(data.examples, asked.held_out, asked.development)
         if (count := len(parts.learned)) < asked.batch:
@@ -167,8 +172,7 @@ class Job:
         if self.training.process_index == 0:
             report["export_difference"] = self._difference(folder, trainer.held_out, scores)
             if self.asked.merge_into:
-                writer = Path(located(self.asked.merge_into, Path()))
-                merge_weights(folder, writer, self.out / "merged", self.asked.merge_weight)
+                merge_weights(folder, writer_of(self.asked.merge_into), self.out / "merged", self.asked.merge_weight)
             write_json(self.out / "training.json", report)
             tracking.finish(self.training, report, self.out / "training.json")
         trainer.accelerator.wait_for_everyone()
@@ -266,6 +270,18 @@ class Job:
                 f"{folder}: its scores differ from the trainer's by {difference:.2g}; it was not exported whole"
             )
         return difference
+
+
+def writer_of(named: str) -> Path:
+    """The folder of the model that trained weights are averaged with; of a hub id, its files are fetched.
+
+    Raises:
+        LoadError: there is no such model.
+    """
+    try:
+        return Checkpoint.find(located(named, Path()), device="cpu").folder
+    except LoadError as error:
+        raise LoadError(f"merge_into: {error}") from None
 
 
 def load_tokenizer(source: str) -> Any:

@@ -23,7 +23,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from baton.config import located
 from baton.scorers.token import FLOOR, TokenAbout, TokenHead, read_about
 from baton.training import divergence
-from baton.training.config import StepTraining, Training
+from baton.training.config import StepTraining, Training, check_kind
 from baton.training.examples import Example, Examples, Rules, Step, read_labels
 from baton.training.labels import Label
 from baton.training.metrics import Array
@@ -37,8 +37,9 @@ from baton.vocabulary import Vocabulary
 class TokenTraining(StepTraining):
     """A head that reads tokens: what it sees, how large it is, and where it draws the boundary."""
 
+    UNUSED: ClassVar[tuple[str, ...]] = ("label", "first_error_below")
     kind: Literal["prm", "resident"] = field(
-        default="resident", metadata={"help": "Not used: a token head rests on a model of the pair."}
+        default="resident", metadata={"help": "Only resident: a token head rests on a model of the pair."}
     )
     inputs: Literal["all", "logits", "state"] = field(
         default="all",
@@ -57,6 +58,7 @@ class TokenTraining(StepTraining):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_kind(self)
         for name, low, high in (("top", 1, 10_000), ("blocks", 0, 64), ("dropout", 0, 1), ("recall", 0, 1)):
             value = getattr(self, name)
             if not low <= value <= high:
@@ -354,6 +356,7 @@ class TokenRouterJob(TokenJob):
 class SegmenterTraining(TokenTraining):
     """Which stream a segmenter's head reads."""
 
+    UNUSED: ClassVar[tuple[str, ...]] = (*TokenTraining.UNUSED, "same_at")
     target: str = field(
         default="nano:target",
         metadata={"help": "For role draft: the target, whose doubt says at which token of a step its harm stands."},

@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import torch
 
 from baton.scorers.equivalence import EquivalenceHead
 from baton.scorers.resident import About
-from baton.training.config import Training
+from baton.training.config import StepTraining, Training, check_kind
 from baton.training.examples import Example, Examples, Rules, Step, read_labels
 from baton.training.prm import Job, limit_of, load_tokenizer
 from baton.training.resident import HeadTrainer, Seen, see
 from baton.training.trainer import StepTrainer
 from baton.vocabulary import Vocabulary
+
+
+@dataclass
+class VerifierTraining(StepTraining):
+    """A head that compares two versions of a step."""
+
+    UNUSED: ClassVar[tuple[str, ...]] = ("label", "first_error_below")
+    kind: Literal["prm", "resident"] = field(
+        default="resident", metadata={"help": "Only resident: a verifier rests on a model of the pair."}
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_kind(self)
+
+    def head_weights(self, width: int) -> int:
+        """Trained weights, on hidden states of `width`."""
+        return (4 * width + 2) * self.hidden + 1
 
 
 @dataclass(frozen=True, slots=True)
