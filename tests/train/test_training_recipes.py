@@ -42,6 +42,10 @@ def test_every_pair_says_how_its_labels_are_made(pair: str):
     base = ROOT / "recipes" / pair
     for recipe in (load_label_recipe(base / "label.yaml"), load_divergence_recipe(base / "divergences.yaml")):
         assert recipe.config.split != "test"
+    # A policy remembers every step of an answer.
+    answers = base / ("label.yaml" if pair == "nano" else "label-answers.yaml")
+    assert load_label_recipe(answers).config.states is None
+    assert answers.read_text().split()[5] == yaml.safe_load((base / "train" / "policy.yaml").read_text())["data"]
     judged = load_divergence_recipe(base / "divergences.yaml").config
     assert judged.judge in judged.pair.scorers
 

@@ -125,3 +125,9 @@ def test_a_field_that_a_kind_of_training_does_not_read_is_refused(fields: type, 
     with pytest.raises(ValueError) as error:
         fields(**{"data": "labels", **given})
     assert message in str(error.value)
+
+
+def test_a_number_that_never_changed_in_training_keeps_its_scale():
+    head = ResidentHead(3, 2)
+    head.standardise(torch.tensor([[0.1, 1.0, 5.0], [0.1, 3.0, 5.0]]))
+    assert head.standard(torch.tensor([1.1, 4.0, 5.0])).tolist() == pytest.approx([1.0, 2.0, 0.0])

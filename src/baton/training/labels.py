@@ -155,6 +155,8 @@ def check(label: Label) -> None:
         raise ValueError("prompt_ids: empty; give the prompt that the models saw")
     if not label.draft_ids:
         raise ValueError("draft_ids: an empty step has nothing to label; drop the row")
+    if label.q_target is not None and not label.target_ids:
+        raise ValueError("target_ids: an empty step has no chance, and q_target gives it one; drop the row")
     for name in ("prompt_ids", "path_ids", "draft_ids", "target_ids"):
         if any(i < 0 for i in getattr(label, name)):
             raise ValueError(f"{name}: {min(getattr(label, name))} is no token id; label again")

@@ -25,7 +25,7 @@ from baton.training.config import StepTraining, Training, check_fields, check_la
 from baton.training.examples import Example, Examples, Parts, Rules, digest, read_examples, split
 from baton.training.export import check_mergeable, export, merge_weights, prm_scores
 from baton.training.metrics import curve_area, evaluate, harm_curve
-from baton.training.resident import HeadTrainer, head_scores, see
+from baton.training.resident import HeadTrainer, check_head, head_scores, see
 from baton.training.trainer import StepTrainer, class_weights, last_checkpoint
 from baton.vocabulary import Vocabulary
 
@@ -112,6 +112,7 @@ class Job:
         )
         tokenizer, data = cls.read(asked, model, training, source)
         job = cls(asked, model, training, source, tokenizer, data, Parts([], [], data.examples))
+        job.check_measured(folder)
         (seen,) = job.look([data.examples])
         scores = job.exported_scores(folder, seen)
         return {
@@ -236,6 +237,25 @@ class Job:
     def exported_scores(self, folder: Path, examples: Sequence[Example]) -> list[list[float]]:
         """Scores of held-out examples by what was written."""
         return head_scores(folder, examples) if self.asked.kind == "resident" else prm_scores(folder, examples)
+
+    def check_measured(self, folder: Path) -> None:
+        """Refuses stored weights that the data cannot be read by.
+
+        Raises:
+            ValueError: they are of another vocabulary, model or label than what is asked for.
+        """
+        if self.asked.kind == "prm":
+            theirs = Vocabulary.from_tokenizer(load_tokenizer(str(Checkpoint.find(str(folder), device="cpu").folder)))
+            if not theirs.shares_ids(Vocabulary.from_tokenizer(self.tokenizer)):
+                raise ValueError(
+                    f"measure: {folder} has another vocabulary than {self.source}, by which data is read; set "
+                    "model_name_or_path to the model that it was trained from"
+                )
+            return
+        _, about = ResidentHead.load(folder)
+        check_head("measure", about, self.asked.role, self.source, self.tokenizer)
+        if about.label != self.asked.label:
+            raise ValueError(f"label: {self.asked.label!r} is not what {folder} learned; set label: {about.label}")
 
     def further(self, scores: Sequence[Sequence[float]]) -> dict[str, Any]:
         """What the report tells of the held-out scores beside metrics."""

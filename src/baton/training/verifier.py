@@ -14,7 +14,7 @@ from baton.scorers.resident import About
 from baton.training.config import StepTraining, Training, check_kind
 from baton.training.examples import Example, Examples, Rules, Step, read_labels
 from baton.training.prm import Job, limit_of, load_tokenizer
-from baton.training.resident import HeadTrainer, Seen, see
+from baton.training.resident import HeadTrainer, Seen, check_head, see
 from baton.training.trainer import StepTrainer
 from baton.vocabulary import Vocabulary
 
@@ -52,7 +52,7 @@ class VerifierJob(Job):
     @classmethod
     def read(cls, asked: Any, model: Any, training: Training, source: str) -> tuple[Any, Examples]:
         tokenizer, found = load_tokenizer(source), Examples([])
-        rules = Rules("keep", limit_of(asked.max_length, source), asked.on_bad)
+        rules = Rules("keep", limit_of(asked.max_length, source), asked.on_bad, reads=("draft", "target"))
         for n, x in read_labels(asked.data, Vocabulary.from_tokenizer(tokenizer), rules, found.left_out):
             if x.draft_text.strip().lower() == x.target_text.strip().lower():
                 found.left_out["equal texts, which need no verifier"] += 1
@@ -86,6 +86,10 @@ class VerifierJob(Job):
             Seen(a.question, a.ids, a.steps, torch.cat((a.states, b.states), -1))
             for a, b in zip(ours, theirs, strict=True)
         ]
+
+    def check_measured(self, folder: Path) -> None:
+        _, about = EquivalenceHead.load(folder)
+        check_head("measure", about, self.asked.role, self.source, self.tokenizer)
 
     def export(self, trainer: StepTrainer) -> Path:
         folder = self.out / "model"
