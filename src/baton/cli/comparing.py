@@ -60,7 +60,12 @@ def merge(
     from baton.training import command
 
     if command.is_labelled(shards[0]):
-        print(f"{command.join(out, shards)} labels -> {out}")
+        labels, failed = command.join(out, shards)
+        print(f"{labels} labels -> {out}")
+        if failed:
+            print(
+                f"left out: {failed} states at which a model failed; `baton label RECIPE --out {out}` tries them again"
+            )
     else:
         count, left_out = folder.merge(out, shards)
         print(f"{count} answers -> {out}")
