@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # How the shipped reward models and heads of steps do on questions that chose nothing about them: those of
 # benchmarks/nano-reliability, of the test split and out of distribution. A line of JSON each; a few minutes on one core.
+# Not the policy: it remembers every step of an answer, and those sets hold three states of each.
 #   benchmarks/nano-heads.sh OUT.jsonl
 set -euo pipefail
 out=$(realpath -m "${1:?usage: nano-heads.sh OUT.jsonl}")
@@ -17,7 +18,6 @@ measure train_prm prm prm
 measure train_prm prm prm-correct --label correct
 measure train_prm resident resident
 measure train_prm resident-target resident-target
-measure train_policy policy policy --head nano:resident
 measure train_verifier verifier verifier
 measure train_segmenter hand-back hand-back
 measure train_segmenter take-over take-over

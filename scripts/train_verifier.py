@@ -6,9 +6,8 @@
 
 from __future__ import annotations
 
-from baton.training.config import StepTraining
 from baton.training.launch import main
-from baton.training.verifier import VerifierJob
+from baton.training.verifier import VerifierJob, VerifierTraining
 
 if __name__ == "__main__":
-    main(VerifierJob, StepTraining)
+    main(VerifierJob, VerifierTraining)

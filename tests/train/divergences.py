@@ -7,7 +7,7 @@ import random
 from dataclasses import asdict
 from pathlib import Path
 
-from label_sets import encode
+from label_sets import VOCABULARY, encode
 
 from baton.training.divergence import Divergence
 
@@ -24,7 +24,9 @@ def write_divergences(folder: Path, answers: int, seed: int = 0) -> Path:
             ids = encode("".join(sums))
             at = [n for n, i in enumerate(ids) if i == plus]
             matters = [rng.random() < 0.5 for _ in at]
-            row = Divergence(f"q{number}", prompt, ids, at, [minus if m else other for m in matters],
-                             [0.1 if m else 0.9 for m in matters])  # fmt: skip
+            row = Divergence(
+                f"q{number}", VOCABULARY.fingerprint, prompt, ids, at, [minus if m else other for m in matters],
+                [0.1 if m else 0.9 for m in matters],
+            )  # fmt: skip
             out.write(json.dumps(asdict(row)) + "\n")
     return folder

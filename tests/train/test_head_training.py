@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import random
+import re
+from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from divergences import write_divergences
 from label_sets import VOCABULARY, encode, labels, write
 from launches import QUIET, SCRIPT, launch, losses, train
 from trl import ModelConfig
 
+from baton import nano
 from baton.config import NANO_PAIR, EquivalenceConfig, PolicyHeadConfig, TokenConfig
 from baton.generation import Budget, Options, Router, generate
 from baton.nano import problems
@@ -22,13 +27,16 @@ from baton.routers.lookahead import Lookahead
 from baton.routers.policy import Policy
 from baton.routers.segmenter import Segmenter
 from baton.routers.token_router import TokenRouter
+from baton.scorers.policy import PolicyNet
+from baton.scorers.resident import ResidentHead
 from baton.trace import Trace
 from baton.training.config import StepTraining, Training
 from baton.training.labels import Label
-from baton.training.policy import PolicyJob, PolicyTraining
+from baton.training.policy import PolicyJob, PolicyTraining, answers_of, see_answers, went_on
 from baton.training.prm import Job
 from baton.training.tokens import SegmenterJob, SegmenterTraining, TokenRouterJob, TokenTraining, divergent_tokens
-from baton.training.verifier import VerifierJob
+from baton.training.verifier import VerifierJob, VerifierTraining
+from baton.vocabulary import Vocabulary
 
 pytestmark = pytest.mark.train
 LEARN = {"max_steps": 60, "learning_rate": 3e-3}
@@ -99,14 +107,17 @@ def test_divergences_of_another_tokenizer_or_too_long_are_named(tmp_path: Path):
     with pytest.raises(ValueError, match=r"1-of-1\.jsonl: line 1: it is longer than the limit of 10"):
         divergent_tokens(str(rows), VOCABULARY, 10, 0.5, "refuse")
     file = rows / "1-of-1.jsonl"
-    file.write_text(file.read_text().replace('"answer_ids": [', '"answer_ids": [99999, ', 1))
-    with pytest.raises(ValueError, match="line 1: it is of another tokenizer"):
-        divergent_tokens(str(rows), VOCABULARY, 2048, 0.5, "refuse")
-    left = divergent_tokens(str(rows), VOCABULARY, 2048, 0.5, "leave_out")
-    assert (len(left.examples), dict(left.left_out)) == (2, {"of another tokenizer": 1})
-    file.write_text(file.read_text().replace('"at": [', '"at": [4000, ', 1))
-    with pytest.raises(ValueError, match="line 1: it is no divergence"):
-        divergent_tokens(str(rows), VOCABULARY, 2048, 0.5, "leave_out")
+    whole = file.read_text()
+    for column in ("answer_ids", "draft_ids"):
+        file.write_text(re.sub(rf'"{column}": \[\d+', f'"{column}": [99999', whole, count=1))
+        with pytest.raises(ValueError, match="line 1: it is outside the vocabulary"):
+            divergent_tokens(str(rows), VOCABULARY, 2048, 0.5, "refuse")
+        left = divergent_tokens(str(rows), VOCABULARY, 2048, 0.5, "leave_out")
+        assert (len(left.examples), dict(left.left_out)) == (2, {"outside the vocabulary": 1})
+    file.write_text(whole)
+    other = Vocabulary(list(reversed(VOCABULARY.tokens)), VOCABULARY.encode, VOCABULARY.end_of_text)
+    with pytest.raises(ValueError, match="line 1: its ids are those of another tokenizer"):
+        divergent_tokens(str(rows), other, 2048, 0.5, "leave_out")
 
 
 async def test_a_segmenter_learns_where_harm_begins(tmp_path: Path, data: Path):
@@ -149,7 +160,7 @@ async def test_a_policy_weighs_harm_against_the_price_of_the_target(tmp_path: Pa
 
 async def test_a_verifier_learns_which_steps_can_stand_for_each_other(tmp_path: Path):
     data = write(tmp_path / "labels", [reworded(x) for x in labels(200)])
-    report = run(VerifierJob, StepTraining, tmp_path / "out", data, kind="resident")
+    report = run(VerifierJob, VerifierTraining, tmp_path / "out", data)
     assert report["held_out"]["auc"] > 0.9
     assert report["data"]["left_out"] == {"equal texts, which need no verifier": 200}
     scorers = {"same": EquivalenceConfig(kind="equivalence", model=str(tmp_path / "out" / "model"))}
@@ -157,10 +168,77 @@ async def test_a_verifier_learns_which_steps_can_stand_for_each_other(tmp_path: 
     assert any(helper.by == "same" for helper in trace.helpers)
 
 
+async def test_a_policy_is_trained_on_what_its_router_sees(tmp_path: Path):
+    """The scores of an answer's steps, by the router, and by the trainer of the rows that they would make."""
+    pair = Pair.load(NANO_PAIR.model_copy(update={"scorers": {"policy": NANO_PAIR.scorers["policy"]}}), Path())
+    question = problems.load("dev", 2)[1].question
+    try:
+        trace = await generate(pair, Policy(threshold=0.6), question, options=Options(budget=NANO_PAIR.budget))
+    finally:
+        await pair.close()
+    by_id, kept = {s.id: s for s in trace.segments}, labels(1)[0]
+    rows, path = [], []
+    for decision in trace.decisions:
+        step = by_id[decision.node]
+        path = [i for s in trace.path() if s.id < step.id for i in s.ids]
+        rows.append(replace(
+            kept, question="1", state=len(rows), prompt_ids=trace.prompts["draft"], path_ids=path,
+            step_ends=[len(path)] if path else [], draft_ids=list(step.ids), draft_text=step.text,
+            taken="draft" if step.kept else "target",
+        ))  # fmt: skip
+    assert len(rows) > 4
+    assert any(went_on(a, b) and a.taken == "target" for a, b in pairwise(rows)), "the target wrote the draft's text"
+    found = answers_of(list(enumerate(rows, 1)), Counter())
+    head, _ = ResidentHead.load(nano.models()["policy"])
+    draft, budget = str(nano.pair_paths()["draft"]), NANO_PAIR.budget.tokens
+    ((seen,),) = see_answers(draft, "float32", torch.device("cpu"), [found], (0, 1), head, budget)
+    net, _ = PolicyNet.load(nano.models()["policy"])
+    scores = net(seen.features[None])[0][0].sigmoid().tolist()
+    assert scores == pytest.approx([decision.score for decision in trace.decisions], abs=2e-3)
+
+
+def test_a_policy_needs_every_state_of_an_answer(tmp_path: Path):
+    content = labels(60, steps=6)
+    hole = [x for x in content if (x.question, x.state) != ("q7", 4)]
+    fields = {"held_out": 0.3, "development": 0.0}
+    asked = PolicyTraining(data=str(write(tmp_path / "hole", hole)), **fields)
+    source = str(nano.pair_paths()["draft"])
+    _, found = PolicyJob.read(asked, ModelConfig(), None, source)
+    assert (found.steps, found.left_out) == (len(hole) - 1, {"after a state without a label": 1})
+    spread = PolicyTraining(data=str(write(tmp_path / "spread", [x for x in content if x.state % 3 == 0])), **fields)
+    with pytest.raises(ValueError, match=r"data: .*spread has labels of some .*\(60 of 120 .* label with states: null"):
+        PolicyJob.read(spread, ModelConfig(), None, source)
+
+
+@pytest.mark.parametrize(
+    ("job", "fields", "measured", "given", "said"),
+    [
+        (Job, StepTraining, "resident-target", {"kind": "resident"}, "measure: the head reads states of the target"),
+        (Job, StepTraining, "resident", {"kind": "resident", "label": "correct"}, "set label: keep"),
+        (VerifierJob, VerifierTraining, "verifier", {"role": "target"}, "measure: the head reads states of the draft"),
+        (SegmenterJob, SegmenterTraining, "take-over", {}, "was trained with role target, and here it is draft"),
+        (SegmenterJob, SegmenterTraining, "token-router", {}, "was trained with label diverges, and here it is harm"),
+    ],
+)
+def test_stored_weights_that_the_data_cannot_be_read_by_are_refused(
+    data: Path, tmp_path: Path, job: type[Job], fields: type[Any], measured: str, given: dict[str, Any], said: str
+):
+    asked = fields(data=str(data), measure=f"nano:{measured}", **given)
+    with pytest.raises(ValueError, match=said):
+        job.measured(asked, ModelConfig(), Training(output_dir=str(tmp_path), use_cpu=True))
+
+
+def test_a_policy_reads_a_head_on_the_drafts_states_alone(data: Path, tmp_path: Path):
+    with pytest.raises(ValueError, match="head: the head reads states of the target nano:target"):
+        run(PolicyJob, PolicyTraining, tmp_path / "out", data, head="nano:resident-target")
+    with pytest.raises(ValueError, match="role: 'target' cannot be had"):
+        PolicyTraining(data=str(data), role="target")
+
+
 @pytest.mark.parametrize("script", ["train_segmenter", "train_policy", "train_verifier"])
 def test_two_processes_train_the_head_that_one_does(script: str, tmp_path: Path):
     data = write(tmp_path / "labels", [reworded(x) for x in labels(60)])
-    own = {"train_segmenter": {"dropout": 0.0, "top": 20, "hidden": 16}, "train_verifier": {"kind": "resident"}}
+    own = {"train_segmenter": {"dropout": 0.0, "top": 20, "hidden": 16}}
     given = {"script": SCRIPT.with_name(f"{script}.py"), "held_out": 0.3, **own.get(script, {})}
     one = launch("cpu.yaml", tmp_path / "one", data, **given)
     two = launch("ddp.yaml", tmp_path / "two", data, processes=2, strategy="ddp", **given)
@@ -174,5 +252,5 @@ def test_shuffled_labels_teach_a_head_nothing(tmp_path: Path):
     chances = [(x.q_draft, x.q_target) for x in content]
     random.Random(0).shuffle(chances)
     shuffled = [replace(reworded(x), q_draft=q, q_target=t) for x, (q, t) in zip(content, chances, strict=True)]
-    report = run(VerifierJob, StepTraining, tmp_path / "out", write(tmp_path / "labels", shuffled), kind="resident")
+    report = run(VerifierJob, VerifierTraining, tmp_path / "out", write(tmp_path / "labels", shuffled))
     assert 0.35 < report["held_out"]["auc"] < 0.65

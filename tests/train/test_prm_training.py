@@ -202,6 +202,30 @@ def test_a_merged_model_writes_and_scores_with_averaged_weights(trained, tmp_pat
         merge_weights(prm, nano.pair_paths()["target"], tmp_path / "no", 0.5)
 
 
+def test_a_model_that_cannot_be_merged_is_refused_before_the_training(tmp_path: Path):
+    data = write(tmp_path / "labels", labels(60))
+    for other, said in (("nano:target", "give a model of the same shape"), ("nosuch", "merge_into: nosuch")):
+        with pytest.raises(ValueError, match=said):
+            train(tmp_path / "out", data, merge_into=other)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"gradient_accumulation_steps": 4}, "gradient_accumulation_steps: 4 cannot be had: it follows from batch"),
+        ({"label_smoothing_factor": 0.1}, "label_smoothing_factor: 0.1"),
+        ({"data_seed": 3}, "data_seed: 3"),
+        ({"model": {"model_revision": "v2"}}, "model_revision: 'v2' cannot be had"),
+        ({"kind": "resident", "model": {"use_peft": True}}, "use_peft: True cannot be had: a head is trained on"),
+    ],
+)
+def test_fields_of_the_libraries_that_nothing_reads_are_refused(tmp_path: Path, given: dict, said: str):
+    with pytest.raises(ValueError) as error:
+        train(tmp_path / "out", tmp_path / "labels", **given)
+    assert said in str(error.value)
+
+
 def test_an_offline_run_of_wandb_holds_config_curves_final_metrics_and_an_artifact(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -15,6 +15,7 @@ from baton.training.config import StepTraining, Training
 from baton.training.fit import dry_run
 from baton.training.policy import PolicyTraining
 from baton.training.tokens import SegmenterTraining, TokenTraining
+from baton.training.verifier import VerifierTraining
 
 pytestmark = pytest.mark.train
 FIELDS: dict[str, tuple[str, type[StepTraining]]] = {
@@ -25,7 +26,7 @@ FIELDS: dict[str, tuple[str, type[StepTraining]]] = {
     "hand-back": ("train_segmenter", SegmenterTraining),
     "take-over": ("train_segmenter", SegmenterTraining),
     "policy": ("train_policy", PolicyTraining),
-    "verifier": ("train_verifier", StepTraining),
+    "verifier": ("train_verifier", VerifierTraining),
 }
 """By recipe, its script and the script's fields."""
 PAIRS = ("nano", "qwen3-32b-1.7b", "r1-distill-32b-1.5b", "qwen2.5-math-7b-1.5b")
@@ -41,6 +42,10 @@ def test_every_pair_says_how_its_labels_are_made(pair: str):
     base = ROOT / "recipes" / pair
     for recipe in (load_label_recipe(base / "label.yaml"), load_divergence_recipe(base / "divergences.yaml")):
         assert recipe.config.split != "test"
+    # A policy remembers every step of an answer.
+    answers = base / ("label.yaml" if pair == "nano" else "label-answers.yaml")
+    assert load_label_recipe(answers).config.states is None
+    assert answers.read_text().split()[5] == yaml.safe_load((base / "train" / "policy.yaml").read_text())["data"]
     judged = load_divergence_recipe(base / "divergences.yaml").config
     assert judged.judge in judged.pair.scorers
 

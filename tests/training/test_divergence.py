@@ -59,6 +59,7 @@ async def test_rows_hold_the_drafts_other_choices_and_what_the_judge_says(tmp_pa
                       if s.argmax != i and i not in ends}  # fmt: skip
             assert dict(zip(row.at, row.draft_ids, strict=True)) == others
             assert all(0 <= score <= 1 for score in row.same)
+            assert row.vocabulary == words.fingerprint
         assert any(row.at for row in rows)
         with pytest.raises(ValueError, match="judge: 'prm' is no scorer of the pair; use one of judge, exact"):
             await label(pair, questions, OPTIONS, replace(settings, judge="prm"), file, lambda *told: None)
@@ -69,10 +70,11 @@ async def test_rows_hold_the_drafts_other_choices_and_what_the_judge_says(tmp_pa
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (Divergence("q", [], [1]), "prompt_ids: it is empty"),
-        (Divergence("q", [1], [1, 2], [0], [5], []), "at: 1 indices for 1 tokens and 0 scores"),
-        (Divergence("q", [1], [1, 2], [1, 0], [5, 5], [0.0, 0.0]), "no ascending indices of 2 tokens"),
-        (Divergence("q", [1], [1, 2], [2], [5], [0.0]), "no ascending indices of 2 tokens"),
+        (Divergence("q", "v", [], [1]), "prompt_ids: it is empty"),
+        (Divergence("q", "v", [1], [1, 2], [0], [5], []), "at: 1 indices for 1 tokens and 0 scores"),
+        (Divergence("q", "v", [1], [1, 2], [1, 0], [5, 5], [0.0, 0.0]), "no ascending indices of 2 tokens"),
+        (Divergence("q", "v", [1], [1, 2], [1], [-5], [0.0]), "ids: -5 is no token id"),
+        (Divergence("q", "v", [1], [1, 2], [2], [5], [0.0]), "no ascending indices of 2 tokens"),
     ],
 )
 def test_a_row_that_cannot_be_one_is_refused(row: Divergence, message: str):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from label_sets import BAD, VOCABULARY, accepted, damage, encode, labels, write
+from label_sets import BAD, LONG, VOCABULARY, accepted, damage, encode, labels, write
 
-from baton.training.examples import Rules, read_examples, split
+from baton.training.examples import Rules, read_examples, read_labels, split
 from baton.training.labels import Label
 from baton.vocabulary import Vocabulary
 
@@ -100,6 +101,20 @@ def test_nothing_is_cut_to_the_limit(tmp_path: Path):
     found = read_examples(write(tmp_path, content), VOCABULARY, Rules("keep", limit, on_bad="leave_out"))
     assert found.left_out["longer than the limit"] == sum(n > limit for n in lengths) > 0
     assert sorted(step.end for e in found.examples for step in e.steps) == [n for n in lengths if n <= limit]
+
+
+def test_what_is_read_of_the_target_must_fit_and_be_of_the_vocabulary(tmp_path: Path):
+    both = Rules("keep", 60, on_bad="leave_out", reads=("draft", "target"))
+    content = labels(2)
+    long = replace(content[1], target_ids=LONG, target_text=VOCABULARY.text_of(LONG))
+    write(tmp_path / "long", [content[0], long])
+    assert len(read_labels(tmp_path / "long", VOCABULARY, replace(both, reads=("draft",)), Counter())) == 2
+    left_out: Counter[str] = Counter()
+    assert len(read_labels(tmp_path / "long", VOCABULARY, both, left_out)) == 1
+    assert left_out == {"longer than the limit": 1}
+    write(tmp_path / "foreign", [content[0], replace(content[1], target_ids=[99_999])])
+    with pytest.raises(ValueError, match=r"row 2: .*another tokenizer"):
+        read_labels(tmp_path / "foreign", VOCABULARY, both, Counter())
 
 
 def test_states_of_another_tokenizer_are_refused_whatever_becomes_of_bad_rows(tmp_path: Path):

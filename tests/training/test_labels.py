@@ -91,6 +91,7 @@ def test_a_set_is_read_back_as_it_was_written_with_typed_columns(tmp_path: Path)
     ("wrong", "said"),
     [
         ({"draft_ids": []}, "draft_ids: an empty step"),
+        ({"target_ids": []}, "target_ids: an empty step"),
         ({"q_draft": 1.2}, "q_draft: 1.2 is no chance"),
         ({"draft_outcomes": [2]}, "draft_outcomes: [2]"),
         ({"step_ends": [1]}, "step_ends: [1] do not divide the 2 tokens"),

@@ -97,6 +97,21 @@ def test_plain_labels_are_chances_and_empty_steps_are_counted(tmp_path: Path, wo
     assert found.left_out == {"empty step": 1, "no label": 1}
 
 
+@pytest.mark.parametrize(("form", "row"), [("prm800k", PRM800K), ("math-shepherd", SHEPHERD), ("plain", PLAIN)])
+def test_lines_on_one_question_are_one_question_in_samples_of_their_own(tmp_path: Path, words, form: str, row: dict):
+    other = json.loads(json.dumps(row).replace("2 + 3", "4 + 4").replace("Two", "Four"))
+    found = load(tmp_path, words, form, row, {**other, "id": "other"}, {**row, "id": "again"}, row)
+    once = load(tmp_path, words, form, row).labels
+    by_question = {
+        text: [x for x in found.labels if x.question_text == text] for text in {x.question_text for x in found.labels}
+    }
+    assert len({x.question for x in found.labels}) == len(by_question) == 2, "held out by the id, so by the question"
+    same = by_question[once[0].question_text]
+    assert len(same) == 3 * len(once)
+    assert {x.question for x in same} == {once[0].question}
+    assert len({(x.sample, x.state) for x in same}) == len(same), "no step stands in another line's solution"
+
+
 @pytest.mark.parametrize(
     ("form", "row", "said"),
     [

@@ -263,10 +263,51 @@ def test_shards_join_to_the_whole_and_an_incomplete_set_is_refused(whole: Path):
     assert refused.exit_code == 2
     assert "shards: 2/2 missing" in refused.output
     run(whole, "two", "--shard", "2/2")
-    assert invoke("two", "one").exit_code == 0
+    # A shard at some of whose states a model failed.
+    done = whole / "one/work/done.json"
+    assert json.loads(done.read_text())["failed"] == 0
+    states = whole / "one/work/states.jsonl"
+    states.write_text("".join(states.read_text().splitlines(keepends=True)[:-1]))
+    done.write_text(json.dumps({**json.loads(done.read_text()), "failed": 1}))
+    joined = invoke("two", "one")
+    assert joined.exit_code == 0
+    assert "left out: 1 state at which a model failed" in joined.output
+    assert json.loads((whole / "joined/work/done.json").read_text())["failed"] == 1
+    run(whole, "joined")
     key = lambda x: (x.question, x.state)  # noqa: E731
     assert load_labels(whole / "joined") == sorted(load_labels(whole / "whole"), key=key)
     assert json.loads((whole / "joined/work/settings.json").read_text())["shard"] == "1/1"
+
+
+OPEN = """
+name: open
+pair:
+  name: open
+  target: nano:draft
+  draft: nano:draft
+  budget: {tokens: 768, answer_reserve: 64}
+  scorers: {judge: {kind: judge, role: target, template: preference, read: expected, top: 512}}
+task: {name: alpaca-eval, path: open.jsonl}
+split: test
+states: 1
+n: 1
+look: 0
+sampling: {temperature: 0.8}
+"""
+
+
+def test_a_scorer_of_the_pair_grades_where_the_task_asks_for_one(tmp_path: Path):
+    question = problems.load("train", 1)[0].question
+    (tmp_path / "open.jsonl").write_text(json.dumps({"instruction": question, "output": "It is 3."}) + "\n")
+    (tmp_path / "label.yaml").write_text(OPEN)
+    command = ["label", str(tmp_path / "label.yaml"), "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    assert load_labels(tmp_path / "out")
+    (tmp_path / "label.yaml").write_text(OPEN.replace("alpaca-eval,", "alpaca-eval, scorer: jury,"))
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 2
+    assert "graded by the pair's scorer 'jury', and the pair has judge" in done.output
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,11 @@ from baton.scorers.policy import FEATURES, PolicyNet
 from baton.scorers.resident import ResidentHead
 from baton.training.config import StepTraining, Training, check_launch, divide
 from baton.training.examples import Example, Rules, Step, read_examples
-from baton.training.policy import Answer, PolicyTrainer
+from baton.training.policy import Answer, PolicyTrainer, PolicyTraining
 from baton.training.resident import HeadTrainer, Seen
+from baton.training.tokens import SegmenterTraining, TokenTraining
 from baton.training.trainer import NO_LABEL, LengthGrouped, class_weights, padded, step_labels
+from baton.training.verifier import VerifierTraining
 
 
 def test_batches_hold_examples_of_like_length_and_each_example_once():
@@ -100,9 +102,32 @@ def test_a_launch_that_is_not_the_one_asked_for_is_refused(tmp_path: Path):
         ({"held_out": 1.5}, "held_out: 1.5 is out of range; give a number from 0 to 1"),
         ({"label": "harm"}, "label: 'harm' is unknown; use one of correct, keep"),
         ({"data": ""}, "data: missing"),
+        ({"kind": "resident", "export_dtype": "bfloat16"}, "export_dtype: 'bfloat16' cannot be had"),
     ],
 )
 def test_fields_are_checked_by_name(fields: dict, message: str):
     with pytest.raises(ValueError) as error:
         StepTraining(**{"data": "labels", **fields})
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "given", "message"),
+    [
+        (VerifierTraining, {"label": "correct"}, "label: 'correct' cannot be had: it does nothing in this training"),
+        (VerifierTraining, {"kind": "prm"}, "kind: 'prm' is trained by train_prm.py; leave kind out"),
+        (TokenTraining, {"first_error_below": 0.5}, "first_error_below: 0.5 cannot be had"),
+        (SegmenterTraining, {"same_at": 0.9}, "same_at: 0.9 cannot be had"),
+        (PolicyTraining, {"balance": True}, "balance: True cannot be had"),
+    ],
+)
+def test_a_field_that_a_kind_of_training_does_not_read_is_refused(fields: type, given: dict, message: str):
+    with pytest.raises(ValueError) as error:
+        fields(**{"data": "labels", **given})
+    assert message in str(error.value)
+
+
+def test_a_number_that_never_changed_in_training_keeps_its_scale():
+    head = ResidentHead(3, 2)
+    head.standardise(torch.tensor([[0.1, 1.0, 5.0], [0.1, 3.0, 5.0]]))
+    assert head.standard(torch.tensor([1.1, 4.0, 5.0])).tolist() == pytest.approx([1.0, 2.0, 0.0])

@@ -60,6 +60,13 @@ def test_the_harm_curve_accepts_the_best_scored_first_and_ends_at_the_harm_of_al
     assert curve_area(upside_down) > 0
 
 
+@pytest.mark.parametrize("count", [5, 23])
+def test_the_harm_curve_of_scores_that_say_nothing_is_that_of_chance(count: int):
+    """Also where the steps stand in an order that knows of harm, and are too few for the rates."""
+    examples = [example(0.0, harms=(n / count,)) for n in range(count)]
+    assert curve_area(harm_curve(examples, [[0.5]] * count)) == pytest.approx(0)
+
+
 def test_evaluation_sets_the_loss_beside_that_of_the_mean_label():
     examples = [example(1.0, 0.0), example(1.0, 0.0)]
     found = evaluate(examples, [[0.9, 0.1], [0.8, 0.2]], 0.5)

@@ -62,7 +62,13 @@ def merge(
     from baton.training import command
 
     if command.is_labelled(shards[0]):
-        print(f"{counted(command.join(out, shards), 'label')} -> {out}")
+        labels, failed = command.join(out, shards)
+        print(f"{counted(labels, 'label')} -> {out}")
+        if failed:
+            print(
+                f"left out: {counted(failed, 'state')} at which a model failed; `baton label RECIPE --out {out}` tries "
+                f"{'it' if failed == 1 else 'them'} again"
+            )
     else:
         count, left_out = folder.merge(out, shards)
         print(f"{counted(count, 'answer')} -> {out}")

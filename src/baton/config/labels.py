@@ -60,6 +60,7 @@ class LabelConfig(Strict):
     def _consistent(self) -> LabelConfig:
         if self.look == 1:
             raise ValueError("look: 1 would end every step's rollouts after the first; use 2 or more, or 0 for none")
+        self.task.check_scorers(self.pair.scorers)
         sampling = self.sampling or self.pair.sampling
         if self.n > 1 and sampling.temperature == 0:
             raise ValueError(

@@ -34,9 +34,10 @@ class Head(nn.Module):
         return (inputs.float() - self.mean) / self.scale
 
     def standardise(self, inputs: Tensor) -> None:
-        """Takes mean and deviation from inputs `[places, numbers]`."""
+        """Takes mean and deviation from inputs `[places, numbers]`; a number that never changed keeps its own scale."""
+        deviation = inputs.float().std(0, unbiased=False)
         self.mean.copy_(inputs.float().mean(0))
-        self.scale.copy_(inputs.float().std(0, unbiased=False).clamp_min(1e-6))
+        self.scale.copy_(deviation.where(deviation > 1e-6, 1.0))
 
     def save(self, folder: Path, about: DataclassInstance) -> None:
         """Writes the weights, and `about`: what it reads and was trained for."""

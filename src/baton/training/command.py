@@ -79,9 +79,8 @@ async def _label(recipe: LabelRecipe, folder: Path, shard: tuple[int, int], prog
         "step tokens": config.step_tokens, "shard": f"{part + 1}/{parts}",
         **({"code": written} if written else {}),
     }  # fmt: skip
-    scorers = {
-        name: config.pair.scorers[name] for name in getattr(policy, "scorers", ()) if name in config.pair.scorers
-    }
+    wanted = {*getattr(policy, "scorers", ()), config.task.asks}
+    scorers = {name: scorer for name, scorer in config.pair.scorers.items() if name in wanted}
     sized = {
         role: _sized(model, config) for role, model in (("target", config.pair.target), ("draft", config.pair.draft))
     }
@@ -126,16 +125,17 @@ def is_labelled(folder: Path) -> bool:
     return (folder / WORK / rollouts.SETTINGS).is_file()
 
 
-def join(out: Path, shards: Sequence[Path]) -> int:
-    """Joins the shards of one labelling in the new folder `out`; returns how many labels there are.
+def join(out: Path, shards: Sequence[Path]) -> tuple[int, int]:
+    """Joins the shards of one labelling in the new folder `out`; returns how many labels there are, and at how many
+    states a model failed, which have none.
 
     Raises:
         ValueError: the folders are not all shards of one labelling.
     """
-    made_with = rollouts.join(out / WORK, [shard / WORK for shard in shards])
+    made_with, failed = rollouts.join(out / WORK, [shard / WORK for shard in shards])
     found, _ = rollouts.read_states(out / WORK)
     labels.save_labels(out, found, made_with)
-    return len(found)
+    return len(found), failed
 
 
 def show(outcome: Outcome, console: Console) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
-from typing import Literal, get_args, get_origin, get_type_hints
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from transformers import SchedulerType, TrainingArguments
 
@@ -14,6 +15,9 @@ Strategy = Literal["single", "ddp", "zero2", "zero3", "fsdp"]
 @dataclass
 class StepTraining:
     """What is learned, from what, and over how many processes."""
+
+    UNUSED: ClassVar[tuple[str, ...]] = ()
+    """Fields that do nothing in a kind of training."""
 
     data: str = field(default="", metadata={"help": "Label set: what baton label wrote, a Parquet file or a folder."})
     kind: Literal["prm", "resident"] = field(
@@ -113,12 +117,20 @@ class StepTraining:
             raise ValueError(
                 f"merge_into: {self.merge_into!r} goes with kind prm; a resident head has no weights to merge"
             )
+        unused = (*self.UNUSED, *(("export_dtype", "merge_weight") if self.kind == "resident" else ()))
+        refuse_unused(self, dict.fromkeys(unused, "it does nothing in this training"))
         if not self.data and not self.dry_run:
             raise ValueError("data: missing; give the label set that baton label wrote")
 
     def head_weights(self, width: int) -> int:
         """Trained weights of a resident head on hidden states of `width`."""
         return (width + 2) * self.hidden + 1
+
+
+def check_kind(asked: StepTraining) -> None:
+    """Raises ValueError where a script that trains heads alone is asked for a model of its own."""
+    if asked.kind != "resident":
+        raise ValueError(f"kind: {asked.kind!r} is trained by train_prm.py; leave kind out")
 
 
 @dataclass
@@ -139,6 +151,50 @@ class Training(TrainingArguments):
     save_total_limit: int | None = field(default=2, metadata={"help": "Checkpoints that are kept."})
     remove_unused_columns: bool = field(default=False, metadata={"help": "Not used: examples are no tables."})
     ddp_find_unused_parameters: bool | None = field(default=False, metadata={"help": "As for DDP."})
+
+
+def refuse_unused(given: Any, why: Mapping[str, str]) -> None:
+    """Refuses fields that were set although nothing reads them.
+
+    Args:
+        given: a dataclass.
+        why: by name, why a field is not read, or what is set in its place.
+
+    Raises:
+        ValueError: one of them has another value than its default.
+    """
+    for one in fields(given):
+        value = getattr(given, one.name)
+        default = one.default_factory() if one.default_factory is not MISSING else one.default
+        if one.name in why and value != default:
+            raise ValueError(f"{one.name}: {value!r} cannot be had: {why[one.name]}; leave {one.name} out")
+
+
+IGNORED = {
+    "gradient_accumulation_steps": "it follows from batch and per_device_train_batch_size",
+    "label_smoothing_factor": "labels are learned as they are",
+    "data_seed": "the order of examples depends on seed",
+    "resume_from_checkpoint": "a training goes on from the last checkpoint in output_dir",
+}
+"""Fields of `TrainingArguments` that this training has in its own hands, and why."""
+FIXED = {
+    "model_revision": "only the newest one is read here; download the other one, and give its folder",
+    "lora_modules_to_save": "the head is trained whole, and nothing else",
+    "lora_target_parameters": "adapters go to lora_target_modules",
+}
+"""The same of `ModelConfig`."""
+WHOLE = dict.fromkeys(("use_peft", "load_in_4bit", "load_in_8bit"), "a head is trained on a model that stays as it is")
+"""And where a head is trained."""
+
+
+def check_fields(asked: StepTraining, model: Any, training: Training) -> None:
+    """Refuses fields of the libraries that would do nothing; before `divide`, which sets one of them.
+
+    Raises:
+        ValueError: one is set.
+    """
+    refuse_unused(training, IGNORED)
+    refuse_unused(model, FIXED | (WHOLE if asked.kind == "resident" else {}))
 
 
 def divide(training: Training, batch: int, processes: int) -> None:

@@ -27,7 +27,7 @@ from baton.pair import Pair
 from baton.records import Lines, read_lines
 from baton.routers.units import UNITS
 from baton.scorers.base import together
-from baton.trace import Segment
+from baton.trace import Role, Segment
 from baton.vocabulary import Vocabulary
 
 EXACT = "exact"
@@ -40,6 +40,8 @@ class Divergence:
 
     question: str
     """Id of the question."""
+    vocabulary: str
+    """Fingerprint of that vocabulary."""
     prompt_ids: list[int]
     """The draft's prompt."""
     answer_ids: list[int]
@@ -146,6 +148,7 @@ async def label(
     if settings.judge != EXACT and settings.judge not in pair.scorers:
         known = ", ".join([*pair.scorers, EXACT])
         raise ValueError(f"judge: {settings.judge!r} is no scorer of the pair; use one of {known}")
+    fingerprint = pair.engines[Role.DRAFT].vocabulary.fingerprint
     file.parent.mkdir(parents=True, exist_ok=True)
     out = Lines(file)
     have = {row["question"] for row in read_lines(file)}
@@ -162,7 +165,7 @@ async def label(
             follower = Follower(answer.ids, settings)
             trace = await generate(pair, follower, question.question, options=options, question_id=question.id)
             columns = [list(column) for column in zip(*follower.found, strict=True)] or [[], [], []]
-            row = asdict(Divergence(question.id, trace.prompts["draft"], answer.ids, *columns))
+            row = asdict(Divergence(question.id, fingerprint, trace.prompts["draft"], answer.ids, *columns))
         out.append(json.dumps(row))
         done += 1
         progress("answers", done, len(questions))
@@ -247,5 +250,7 @@ def check(row: Divergence) -> None:
         raise ValueError("prompt_ids: it is empty, or answer_ids is")
     if not len(row.at) == len(row.draft_ids) == len(row.same):
         raise ValueError(f"at: {len(row.at)} indices for {len(row.draft_ids)} tokens and {len(row.same)} scores")
+    if (least := min(*row.prompt_ids, *row.answer_ids, *row.draft_ids)) < 0:
+        raise ValueError(f"ids: {least} is no token id")
     if row.at != sorted(set(row.at)) or (row.at and not 0 <= row.at[0] <= row.at[-1] < len(row.answer_ids)):
         raise ValueError(f"at: {row.at} are no ascending indices of {len(row.answer_ids)} tokens")

@@ -24,13 +24,13 @@ from speculators.train.data import CollateFn
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 from transformers import AutoModelForCausalLM, LlamaConfig, Trainer, set_seed
-from transformers.trainer_utils import get_last_checkpoint
 
 from baton.config import located
 from baton.records import read_traces, write_json
 from baton.trace import Role, Trace
 from baton.training.config import Training
 from baton.training.examples import Example, split
+from baton.training.trainer import last_checkpoint
 
 OWN = ("fc.", "layers.", "norm.")
 """Of a head's weights, those that are not the target's."""
@@ -236,7 +236,7 @@ def train(asked: Eagle3Training, training: Training) -> dict[str, Any]:
         train_dataset=States(target, asked.states, parts.learned),
         eval_dataset=States(target, asked.states, parts.held_out),
     )  # fmt: skip
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(str(out)) if out.is_dir() else None)
+    trainer.train(resume_from_checkpoint=last_checkpoint(out))
     accepted = acceptance(head, trainer.get_eval_dataloader(), asked.tokens)
     report = {
         "model": str(export(head, asked, out / "model")),

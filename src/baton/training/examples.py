@@ -7,12 +7,15 @@ follow each other share a sequence, so that each label is computed once.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Generic, Literal, NamedTuple, TypeVar
+
+import numpy as np
 
 from baton.records import shown
 from baton.training.labels import Label, from_row, stored
@@ -70,12 +73,14 @@ class Rules:
         longest: most tokens of a sequence.
         on_bad: whether a bad row ends the work, or is left out and counted.
         first_error_below: steps that follow one whose label is below this are not learned; None learns all.
+        reads: whose steps are read, and must fit.
     """
 
     label: Wanted
     longest: int
     on_bad: OnBad = "refuse"
     first_error_below: float | None = None
+    reads: tuple[Literal["draft", "target"], ...] = ("draft",)
 
 
 def read_examples(path: str | Path, vocabulary: Vocabulary, rules: Rules) -> Examples:
@@ -107,20 +112,32 @@ def read_labels(
     for n, row in enumerate(rows, 1):
         try:
             label = from_row(row)
-            _check_length(label, rules.longest)
+            _check_length(label, rules)
         except ValueError as error:
             if rules.on_bad == "refuse":
                 raise ValueError(f"{file}: row {n}: {error}, or set on_bad: leave_out") from None
             left_out[str(error).partition(":")[0]] += 1
             continue
-        _check_tokenizer(label, vocabulary, f"{file}: row {n}")
         if rules.label == "keep" and label.keep is None:
             left_out["no step of the target"] += 1
-        else:
-            good.append((n, label))
+            continue
+        for role in rules.reads:
+            _check_tokenizer(label, role, vocabulary, f"{file}: row {n}")
+        good.append((n, label))
     if not good:
         raise ValueError(f"{file}: no row of it can be learned ({_counts(left_out)}); label more states")
     return good
+
+
+def digest(examples: Iterable[Example]) -> str:
+    """Hash (hexadecimal) of what examples say, whatever file they come from: questions, tokens and labels in order."""
+    found = hashlib.blake2b(digest_size=8)
+    for example in examples:
+        steps = [(s.end, s.label, math.nan if s.harm is None else s.harm) for s in example.steps]
+        found.update(example.question.encode())
+        found.update(np.asarray(example.ids, np.int64).tobytes())
+        found.update(np.asarray(steps, np.float64).tobytes())
+    return found.hexdigest()
 
 
 class Parts(NamedTuple, Generic[E]):
@@ -159,20 +176,27 @@ def _place(question: str) -> float:
     return int.from_bytes(hashlib.blake2b(question.encode(), digest_size=8).digest(), "big") / 2**64
 
 
-def _check_length(label: Label, longest: int) -> None:
-    length = len(label.prompt_ids) + len(label.path_ids) + len(label.draft_ids)
-    if length > longest:
-        raise ValueError(f"longer than the limit: {length} tokens, and the limit is {longest}; raise max_length")
+def _check_length(label: Label, rules: Rules) -> None:
+    before = len(label.prompt_ids) + len(label.path_ids)
+    length = before + max(len(_step(label, role)[0]) for role in rules.reads)
+    if length > rules.longest:
+        raise ValueError(f"longer than the limit: {length} tokens, and the limit is {rules.longest}; raise max_length")
 
 
-def _check_tokenizer(label: Label, vocabulary: Vocabulary, where: str) -> None:
+def _step(label: Label, role: str) -> tuple[list[int], str]:
+    """Ids and text of a role's step."""
+    return (label.draft_ids, label.draft_text) if role == "draft" else (label.target_ids, label.target_text)
+
+
+def _check_tokenizer(label: Label, role: str, vocabulary: Vocabulary, where: str) -> None:
     """Refuses ids that this vocabulary reads as another text."""
-    known = all(i < len(vocabulary) for ids in (label.prompt_ids, label.path_ids, label.draft_ids) for i in ids)
+    step, text = _step(label, role)
+    known = all(i < len(vocabulary) for ids in (label.prompt_ids, label.path_ids, step) for i in ids)
     # Bytes that form no character have no text, and none of them goes from one vocabulary into another.
-    if not known or _characters(vocabulary.text_of(label.draft_ids)) != _characters(label.draft_text):
+    if not known or _characters(vocabulary.text_of(step)) != _characters(text):
         raise ValueError(
-            f"{where}: its ids are not those of {shown(label.draft_text)} in the model's vocabulary; the states come "
-            "from another tokenizer: train a model of the pair that was labelled"
+            f"{where}: its ids are not those of {shown(text)} in the model's vocabulary; the states come from another "
+            "tokenizer: train a model of the pair that was labelled"
         )
 
 

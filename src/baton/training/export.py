@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForTokenClassification
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
@@ -83,6 +84,24 @@ def prm_scores(folder: Path, examples: Sequence[Example]) -> list[list[float]]:
     return [r.scores for r in model([Row(n, e.ids, tuple(s.end for s in e.steps)) for n, e in enumerate(examples)])]
 
 
+def check_mergeable(prm: Path, writer: Path) -> None:
+    """Refuses to average weights of different shape; `prm` may be the checkpoint that a training begins with.
+
+    Raises:
+        ValueError: a folder holds no weights, or the two are of different shape.
+    """
+    ours, theirs = _shapes(prm), _shapes(writer)
+    common = ours.keys() & theirs.keys()
+    if not common:
+        raise ValueError(f"merge_into: {writer} has no weight that {prm} has; give a model of the same architecture")
+    for name in sorted(common):
+        if ours[name] != theirs[name]:
+            raise ValueError(
+                f"merge_into: {name} is {theirs[name]} in {writer} and {ours[name]} in {prm}; give a model of the same "
+                "shape"
+            )
+
+
 def merge_weights(prm: Path, writer: Path, out: Path, share: float) -> None:
     """Averages a reward model's weights with those of the model that it scores or was made from: one set of weights
     that writes (`out/writer`) and scores (`out/prm`), as RSD's merged models (arXiv 2501.19324).
@@ -93,16 +112,9 @@ def merge_weights(prm: Path, writer: Path, out: Path, share: float) -> None:
     Raises:
         ValueError: the two are of different shape.
     """
+    check_mergeable(prm, writer)
     ours, theirs = _tensors(prm), _tensors(writer)
     common = ours.keys() & theirs.keys()
-    if not common:
-        raise ValueError(f"merge_into: {writer} has no weight that {prm} has; give a model of the same architecture")
-    for name in sorted(common):
-        if ours[name].shape != theirs[name].shape:
-            raise ValueError(
-                f"merge_into: {name} is {list(theirs[name].shape)} in {writer} and {list(ours[name].shape)} in {prm}; "
-                "give a model of the same shape"
-            )
     mean = {n: share * ours[n].float() + (1 - share) * theirs[n].float() for n in common}
     for folder, tensors, name in ((writer, theirs, "writer"), (prm, ours, "prm")):
         target = out / name
@@ -115,7 +127,19 @@ def merge_weights(prm: Path, writer: Path, out: Path, share: float) -> None:
 
 
 def _tensors(folder: Path) -> dict[str, torch.Tensor]:
+    return {name: tensor for file in _files(folder) for name, tensor in load_file(file).items()}
+
+
+def _shapes(folder: Path) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for file in _files(folder):
+        with safe_open(file, framework="pt") as tensors:
+            found |= {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118
+    return found
+
+
+def _files(folder: Path) -> list[Path]:
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise ValueError(f"merge_into: {folder} holds no safetensors weights; give the folder of a model")
-    return {name: tensor for file in files for name, tensor in load_file(file).items()}
+    return files

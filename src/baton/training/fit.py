@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForTokenClassification
 
 from baton.config import located
 from baton.flops import architecture, attended
-from baton.training.config import StepTraining, Training, divide
+from baton.training.config import StepTraining, Training, check_fields, divide
 from baton.training.labels import stored
 from baton.training.resident import TOKENS
 
@@ -37,6 +37,7 @@ def dry_run(asked: StepTraining, model: Any, training: Training) -> dict[str, An
     Raises:
         ValueError: a field is wrong, or the model's shape is not to be had here.
     """
+    check_fields(asked, model, training)
     divide(training, asked.batch, asked.processes)
     config = _config(asked, model)
     longest = asked.max_length or int(config.get_text_config().max_position_embeddings)

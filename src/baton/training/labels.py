@@ -155,6 +155,8 @@ def check(label: Label) -> None:
         raise ValueError("prompt_ids: empty; give the prompt that the models saw")
     if not label.draft_ids:
         raise ValueError("draft_ids: an empty step has nothing to label; drop the row")
+    if label.q_target is not None and not label.target_ids:
+        raise ValueError("target_ids: an empty step has no chance, and q_target gives it one; drop the row")
     for name in ("prompt_ids", "path_ids", "draft_ids", "target_ids"):
         if any(i < 0 for i in getattr(label, name)):
             raise ValueError(f"{name}: {min(getattr(label, name))} is no token id; label again")
@@ -336,7 +338,7 @@ PUBLISHED = """\
 - Published labels of steps that other models wrote. `q_draft` is the label: whether the step is right. There is no
   other model's step, so `q_target` is null and there is no harm. Made by `baton import-labels`.
 - Token ids are those of the tokenizer, step by step; no generation produced them.
-- Where a question was labelled more than once, sample 0 is the solution and each alternative a sample of its own."""
+- All lines on a question share its id. Of each line the solution is a sample, and each alternative one of its own."""
 
 
 def card(figures: Mapping[str, Any], about: Mapping[str, Any]) -> str:

@@ -93,20 +93,24 @@ def harm_curve(examples: Sequence[Example], scores: Sequence[Sequence[float]]) -
     """What accepting the best-scored steps costs: by accept rate, the threshold and the harm.
 
     `harm` is the fall of the outcome over all steps if the accepted ones are the draft's and the others the target's;
-    `random` the same for as many steps drawn at random. Steps whose label says nothing of the target's count the
-    outcome that they lose against a right one.
+    `random` the same for as many steps drawn at random. Among steps that score alike those that are accepted are drawn
+    at random too: the order of steps says nothing. Steps whose label says nothing of the target's count the outcome
+    that they lose against a right one.
     """
     steps = [step for example in examples for step in example.steps]
     harms = np.array([1 - step.label if step.harm is None else step.harm for step in steps])
     flat = np.array([score for of_example in scores for score in of_example])
     order = np.argsort(-flat, kind="stable")
+    _, alike = np.unique(flat, return_inverse=True)
+    # What one of the steps that score alike adds on average.
+    expected = (np.bincount(alike, harms) / np.bincount(alike))[alike]
     curve = []
     for rate in RATES:
         count = round(rate * len(order))
         if count:
-            harm = float(harms[order[:count]].sum() / len(order))
-            threshold = float(flat[order[count - 1]])
-            curve.append({"accept_rate": rate, "threshold": threshold, "harm": harm, "random": rate * harms.mean()})
+            harm = float(expected[order[:count]].sum() / len(order))
+            threshold, drawn = float(flat[order[count - 1]]), float(count / len(order) * harms.mean())
+            curve.append({"accept_rate": rate, "threshold": threshold, "harm": harm, "random": drawn})
     return curve
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -20,11 +21,11 @@ from baton.config import located
 from baton.engines import sampling
 from baton.scorers.policy import PolicyAbout, PolicyNet, step_features
 from baton.scorers.resident import ResidentHead
-from baton.training.config import StepTraining, Training
+from baton.training.config import StepTraining, Training, check_kind
 from baton.training.examples import Example, Examples, Rules, Step, read_labels
 from baton.training.labels import Label
 from baton.training.prm import Job, limit_of, load_tokenizer
-from baton.training.resident import forwards, shared_out
+from baton.training.resident import check_head, forwards, shared_out
 from baton.training.trainer import NO_LABEL, StepTrainer, padded, step_labels
 from baton.vocabulary import Vocabulary
 
@@ -33,8 +34,9 @@ from baton.vocabulary import Vocabulary
 class PolicyTraining(StepTraining):
     """What a token of the target costs, and by which head steps are scored."""
 
+    UNUSED: ClassVar[tuple[str, ...]] = ("label", "first_error_below", "balance")
     kind: Literal["prm", "resident"] = field(
-        default="resident", metadata={"help": "Not used: a policy rests on a model of the pair."}
+        default="resident", metadata={"help": "Only resident: a policy rests on a model of the pair."}
     )
     hidden: int = field(default=16, metadata={"help": "Width of the policy's memory."})
     head: str = field(default="nano:resident", metadata={"help": "The resident head that scores steps."})
@@ -46,6 +48,11 @@ class PolicyTraining(StepTraining):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_kind(self)
+        if self.role != "draft":
+            raise ValueError(
+                f"role: {self.role!r} cannot be had: a policy judges what the draft writes; leave role out"
+            )
         for name in ("price", "temperature", "budget"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}: {getattr(self, name)} is out of range; use a positive number")
@@ -53,6 +60,12 @@ class PolicyTraining(StepTraining):
     def head_weights(self, width: int) -> int:
         """Trained weights, whatever the width of hidden states."""
         return sum(p.numel() for p in PolicyNet(self.hidden).parameters())
+
+
+GAP = "after a state without a label"
+"""Why rows are left out that a policy's memory cannot reach."""
+MOST_LOST = 0.25
+"""Share of them from which on labels were not made for a policy: few states have no outcome that can be graded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +79,19 @@ class Answer(Example):
     """What the target's step costs, in hundreds of tokens."""
 
 
-def answers_of(rows: Sequence[tuple[int, Label]]) -> list[Answer]:
-    """Rows as answers, in the order of their states; features are still to be computed."""
+def answers_of(rows: Sequence[tuple[int, Label]], left_out: Counter[str]) -> list[Answer]:
+    """Rows as answers, in the order of their states; features are still to be computed.
+
+    A policy remembers every step of an answer: an answer's states from the first one without a row on are left out.
+    """
     found = []
     ordered = sorted(rows, key=lambda r: (r[1].question, r[1].sample, r[1].state))
     for (question, _), group in groupby(ordered, key=lambda r: (r[1].question, r[1].sample)):
-        states = list(group)
+        every = list(group)
+        states = [row for n, row in enumerate(every) if row[1].state == n]
+        left_out[GAP] += len(every) - len(states)
+        if not states:
+            continue
         steps = tuple(
             Step(len(x.prompt_ids) + len(x.path_ids) + len(x.draft_ids), float(x.keep or 0.0), x.harm, n)
             for n, x in states
@@ -109,7 +129,7 @@ def see_answers(
         read = sampling.features(model.lm_head(states[end - size - 1 : end - 1]))
         margins, entropies = ([numbers[f] for numbers in read] for f in (MARGIN, ENTROPY))
         score = head(states[end - 2].float().cpu()).item()
-        kept = k > 0 and rows[k - 1].taken == "draft"
+        kept = k > 0 and went_on(rows[k - 1], rows[k])
         left = 1 - len(rows[k].path_ids) / budget
         found.append((place, step_features(score, margins, entropies, size, k, left, kept)))
     seen = dict(gather_object(found))
@@ -121,6 +141,13 @@ def see_answers(
         ]
         for part, answers in enumerate(parts)
     ]  # fmt: skip
+
+
+def went_on(label: Label, later: Label) -> bool:
+    """Whether the answer went on from a state with the tokens of the draft's step, whoever wrote them: all that the
+    router's scorer can tell of an answer."""
+    begin = len(label.path_ids)
+    return later.path_ids[begin : begin + len(label.draft_ids)] == label.draft_ids
 
 
 class PolicyTrainer(StepTrainer):
@@ -186,7 +213,12 @@ class PolicyJob(Job):
         tokenizer, found = load_tokenizer(source), Examples([])
         rules = Rules("keep", limit_of(asked.max_length, source), asked.on_bad)
         rows = read_labels(asked.data, Vocabulary.from_tokenizer(tokenizer), rules, found.left_out)
-        found.examples += answers_of(rows)
+        found.examples += answers_of(rows, found.left_out)
+        if (lost := found.left_out[GAP]) > MOST_LOST * len(rows):
+            raise ValueError(
+                f"data: {asked.data} has labels of some of an answer's states ({lost} of {len(rows)} come after one "
+                "without), and a policy remembers all of them; label with states: null"
+            )
         return tokenizer, found
 
     def trainer(self) -> StepTrainer:
@@ -199,8 +231,15 @@ class PolicyJob(Job):
 
     def look(self, parts: Any) -> Sequence[Sequence[Any]]:
         device, asked = self.training.device, self.asked
-        self.head, self.head_about = ResidentHead.load(Path(located(asked.head, Path())))
+        # What is measured brings the head that it was trained with.
+        field = "measure" if asked.measure else "head"
+        self.head, self.head_about = ResidentHead.load(Path(located(getattr(asked, field), Path())))
+        check_head(field, self.head_about, asked.role, self.source, self.tokenizer)
         return see_answers(self.source, self.model.dtype, device, parts, self.share, self.head, asked.budget)
+
+    def check_measured(self, folder: Path) -> None:
+        """As `Job.check_measured`; the head beside the policy is checked where it is read."""
+        PolicyNet.load(folder)
 
     def export(self, trainer: StepTrainer) -> Path:
         folder = self.out / "model"

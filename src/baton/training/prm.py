@@ -12,26 +12,36 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForTokenClassification, AutoTokenizer, EarlyStoppingCallback, set_seed
-from transformers.trainer_utils import get_last_checkpoint
+from transformers import AutoConfig, AutoModelForTokenClassification, AutoTokenizer, set_seed
 
 from baton.calibrate.work import claim
 from baton.config import located
+from baton.engines.base import LoadError
 from baton.records import numbers_or_null, write_json
+from baton.scorers.checkpoint import Checkpoint
 from baton.scorers.resident import About, ResidentHead
 from baton.training import tracking
-from baton.training.config import StepTraining, Training, check_launch, choose_best, divide
-from baton.training.examples import Example, Examples, Parts, Rules, read_examples, split
-from baton.training.export import export, merge_weights, prm_scores
+from baton.training.config import StepTraining, Training, check_fields, check_launch, choose_best, divide
+from baton.training.examples import Example, Examples, Parts, Rules, digest, read_examples, split
+from baton.training.export import check_mergeable, export, merge_weights, prm_scores
 from baton.training.metrics import curve_area, evaluate, harm_curve
-from baton.training.resident import HeadTrainer, head_scores, see
-from baton.training.trainer import StepTrainer, class_weights
+from baton.training.resident import HeadTrainer, check_head, head_scores, see
+from baton.training.trainer import StepTrainer, class_weights, last_checkpoint
 from baton.vocabulary import Vocabulary
 
 AGREE = 1e-4
 """Most that the exported model's scores may differ from the trainer's where nothing was rounded."""
 FREE = ("processes", "strategy", "measure", "shape", "gpu_gib", "gpu_tflops", "dry_run")
 """Fields that may differ in a training that goes on."""
+WEIGHTS = (
+    "model_name_or_path", "dtype", "use_peft", "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules",
+    "use_rslora", "use_dora", "load_in_4bit", "load_in_8bit",
+)  # fmt: skip
+OPTIMISER = (
+    "learning_rate", "lr_scheduler_kwargs", "warmup_steps", "num_train_epochs", "max_steps", "weight_decay",
+    "max_grad_norm", "adam_beta1", "adam_beta2", "adam_epsilon", "seed", "bf16", "fp16", "eval_steps",
+)  # fmt: skip
+"""Fields of the libraries that the weights of a training depend on."""
 CHECKED = 8
 """Held-out examples whose scores are compared."""
 
@@ -66,6 +76,7 @@ class Job:
             ValueError: a field, a row of the data or the launch cannot be used; one line.
         """
         check_launch(training, asked)
+        check_fields(asked, model, training)
         # Several GPUs of one process would be driven by `DataParallel`, which knows no global loss.
         training._n_gpu = min(training.n_gpu, 1)
         # The recipe says the precision; `accelerate launch` would set it behind the recipe's back.
@@ -74,6 +85,8 @@ class Job:
         choose_best(training, asked)
         source = located(model.model_name_or_path or f"nano:{asked.role}", Path())
         check_model(model)
+        if asked.merge_into:
+            check_mergeable(Checkpoint.find(source, device="cpu").folder, writer_of(asked.merge_into))
         tokenizer, data = cls.read(asked, model, training, source)
         parts = split(data.examples, asked.held_out, asked.development)
         if (count := len(parts.learned)) < asked.batch:
@@ -99,6 +112,7 @@ class Job:
         )
         tokenizer, data = cls.read(asked, model, training, source)
         job = cls(asked, model, training, source, tokenizer, data, Parts([], [], data.examples))
+        job.check_measured(folder)
         (seen,) = job.look([data.examples])
         scores = job.exported_scores(folder, seen)
         return {
@@ -122,10 +136,13 @@ class Job:
     def settings(self) -> dict[str, Any]:
         """What a training that goes on must have in common with the one that was interrupted."""
         ours = {k: v for k, v in asdict(self.asked).items() if k not in FREE}
-        weights = ("model_name_or_path", "dtype", "use_peft", "lora_r", "lora_alpha", "load_in_4bit", "load_in_8bit")
-        optimiser = ("learning_rate", "num_train_epochs", "max_steps", "weight_decay", "warmup_steps", "seed", "bf16")
-        theirs = {k: getattr(self.model, k) for k in weights} | {k: getattr(self.training, k) for k in optimiser}
-        return {**ours, **theirs, "schedule": str(self.training.lr_scheduler_type), "examples": len(self.parts.learned)}
+        theirs = {k: getattr(self.model, k) for k in WEIGHTS} | {k: getattr(self.training, k) for k in OPTIMISER}
+        named = {"lr_scheduler_type": self.training.lr_scheduler_type, "optim": self.training.optim}
+        when = {"eval_strategy": self.training.eval_strategy, "save_strategy": self.training.save_strategy}
+        return {
+            **ours, **theirs, **{k: str(getattr(v, "value", v)) for k, v in (named | when).items()},
+            "examples": len(self.parts.learned), "content of data": digest(self.data.examples),
+        }  # fmt: skip
 
     def run(self) -> dict[str, Any]:
         """Trains, measures and exports; goes on from the last checkpoint in `output_dir`.
@@ -137,7 +154,7 @@ class Job:
         tracking.begin(self.training, self.out, self.settings)
         set_seed(self.training.seed)
         trainer = self.trainer()
-        trainer.train(resume_from_checkpoint=get_last_checkpoint(str(self.out)))
+        trainer.train(resume_from_checkpoint=last_checkpoint(self.out))
         scores = trainer.scores_of(trainer.held_out)
         folder = self.export(trainer)
         report = {
@@ -156,8 +173,7 @@ class Job:
         if self.training.process_index == 0:
             report["export_difference"] = self._difference(folder, trainer.held_out, scores)
             if self.asked.merge_into:
-                writer = Path(located(self.asked.merge_into, Path()))
-                merge_weights(folder, writer, self.out / "merged", self.asked.merge_weight)
+                merge_weights(folder, writer_of(self.asked.merge_into), self.out / "merged", self.asked.merge_weight)
             write_json(self.out / "training.json", numbers_or_null(report))
             tracking.finish(self.training, report, self.out / "training.json")
         trainer.accelerator.wait_for_everyone()
@@ -166,12 +182,11 @@ class Job:
     def trainer_settings(self, seen: Sequence[Sequence[Example]]) -> dict[str, Any]:
         """What every trainer is given; `seen` are the parts with what the model made of them."""
         learned, development, held_out = seen
-        patience = self.asked.patience
         return {
-            "args": self.training, "batch": self.asked.batch, "positive_at": self.asked.positive_at,
+            "args": self.training, "batch": self.asked.batch, "patience": self.asked.patience,
+            "positive_at": self.asked.positive_at,
             "weights": class_weights(self.parts.learned) if self.asked.balance else (1.0, 1.0),
             "train_dataset": learned, "eval_dataset": development or held_out, "held_out": held_out,
-            "callbacks": None if patience is None else [EarlyStoppingCallback(patience)],
         }  # fmt: skip
 
     def trainer(self) -> StepTrainer:
@@ -223,6 +238,25 @@ class Job:
         """Scores of held-out examples by what was written."""
         return head_scores(folder, examples) if self.asked.kind == "resident" else prm_scores(folder, examples)
 
+    def check_measured(self, folder: Path) -> None:
+        """Refuses stored weights that the data cannot be read by.
+
+        Raises:
+            ValueError: they are of another vocabulary, model or label than what is asked for.
+        """
+        if self.asked.kind == "prm":
+            theirs = Vocabulary.from_tokenizer(load_tokenizer(str(Checkpoint.find(str(folder), device="cpu").folder)))
+            if not theirs.shares_ids(Vocabulary.from_tokenizer(self.tokenizer)):
+                raise ValueError(
+                    f"measure: {folder} has another vocabulary than {self.source}, by which data is read; set "
+                    "model_name_or_path to the model that it was trained from"
+                )
+            return
+        _, about = ResidentHead.load(folder)
+        check_head("measure", about, self.asked.role, self.source, self.tokenizer)
+        if about.label != self.asked.label:
+            raise ValueError(f"label: {self.asked.label!r} is not what {folder} learned; set label: {about.label}")
+
     def further(self, scores: Sequence[Sequence[float]]) -> dict[str, Any]:
         """What the report tells of the held-out scores beside metrics."""
         return {"harm_curve": harm_curve(self.parts.held_out, scores)}
@@ -256,6 +290,18 @@ class Job:
                 f"{folder}: its scores differ from the trainer's by {difference:.2g}; it was not exported whole"
             )
         return difference
+
+
+def writer_of(named: str) -> Path:
+    """The folder of the model that trained weights are averaged with; of a hub id, its files are fetched.
+
+    Raises:
+        LoadError: there is no such model.
+    """
+    try:
+        return Checkpoint.find(located(named, Path()), device="cpu").folder
+    except LoadError as error:
+        raise LoadError(f"merge_into: {error}") from None
 
 
 def load_tokenizer(source: str) -> Any:

@@ -130,12 +130,17 @@ FORMATS: dict[str, Callable[[Mapping[str, Any], Counter[str]], Iterator[Rated]]]
 def read(path: Path, form: str, tokenizer: Any, vocabulary: Vocabulary, name: str = "") -> Published:
     """Labels of a JSONL file in one of `FORMATS`, tokenized for a pair's target. `name` is what they call the source.
 
+    Published files have many lines on one question. They share its id, that of the first of them, as a training holds
+    out questions by their ids; samples are numbered on from line to line.
+
     Raises:
         ValueError: a line is not of the format; it is named.
     """
     if form not in FORMATS:
         raise ValueError(f"format: {form!r} is unknown; use one of {', '.join(FORMATS)}")
     found = Published()
+    ids: dict[str, str] = {}
+    samples: Counter[str] = Counter()
     for n, row in enumerate(read_objects(path), 1):
         try:
             rated = list(FORMATS[form](row, found.left_out))
@@ -143,13 +148,17 @@ def read(path: Path, form: str, tokenizer: Any, vocabulary: Vocabulary, name: st
             raise ValueError(f"{path}: row {n}: the field {error} is missing; give a file of {form}") from None
         except (ValueError, TypeError, AttributeError, IndexError) as error:
             raise ValueError(f"{path}: row {n}: {error}; is it a file of {form}?") from None
+        if not rated:
+            continue
+        question = ids.setdefault(" ".join(rated[0].question.split()), str(row.get("id", f"{form}-{n}")))
         taken: set[tuple[int, int]] = set()
+        first = samples[question]
         for step in rated:
             state = len(step.before)
-            # The solution itself is sample 0; each alternative is one of its own.
-            sample = next(k for k in count(not step.chosen) if (state, k) not in taken)
+            # The line's solution is its first sample; each alternative is one of its own.
+            sample = next(k for k in count(first + (not step.chosen)) if (state, k) not in taken)
             taken.add((state, sample))
-            question = str(row.get("id", f"{form}-{n}"))
+            samples[question] = max(samples[question], sample + 1)
             _add(found, path, n, question, sample, step, tokenizer, vocabulary, name or form)
     return found
 

@@ -11,11 +11,12 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoModel
+from transformers import AutoConfig, AutoModel
 
-from baton.scorers.resident import ResidentHead
+from baton.scorers.resident import About, ResidentHead
 from baton.training.examples import Example
 from baton.training.trainer import StepTrainer, padded, step_labels
+from baton.vocabulary import Vocabulary
 
 P = TypeVar("P")
 
@@ -54,6 +55,26 @@ def see(
         [Seen(e.question, e.ids, e.steps, seen[part, n]) for n, e in enumerate(examples)]
         for part, examples in enumerate(parts)
     ]
+
+
+def check_head(field: str, about: About, role: str, source: str, tokenizer: Any) -> None:
+    """Refuses a stored head that does not read the states of the model at hand.
+
+    Args:
+        field: of the recipe, which names the head.
+        role: whose states are read.
+        source: that model's checkpoint.
+
+    Raises:
+        ValueError: the head was trained on another role's model, another vocabulary, or states of another width.
+    """
+    width = int(AutoConfig.from_pretrained(source).get_text_config().hidden_size)
+    fingerprint = Vocabulary.from_tokenizer(tokenizer).fingerprint
+    if (about.role, about.vocabulary, about.width) != (role, fingerprint, width):
+        raise ValueError(
+            f"{field}: the head reads states of the {about.role} {about.model} ({about.width} wide), and here are "
+            f"those of the {role} {source} ({width} wide); set role and model_name_or_path as it was trained"
+        )
 
 
 def shared_out(items: Sequence[tuple[P, Example]], index: int, processes: int) -> list[tuple[P, Example]]:

@@ -389,8 +389,9 @@ def read_states(folder: Path, order: Sequence[tuple[str, int, int]] | None = Non
     return list(from_rows(full, str(folder / STATES))), len(found) - len(full)
 
 
-def join(work: Path, shards: Sequence[Path]) -> dict[str, Any]:
-    """Joins the work folders of all shards of one labelling in the new folder `work`; returns what it was made with.
+def join(work: Path, shards: Sequence[Path]) -> tuple[dict[str, Any], int]:
+    """Joins the work folders of all shards of one labelling in the new folder `work`; returns what it was made with,
+    and at how many states a model failed.
 
     Raises:
         ValueError: a folder holds no finished shard, they were made with different settings, or some are missing.
@@ -414,11 +415,13 @@ def join(work: Path, shards: Sequence[Path]) -> dict[str, Any]:
         with (work / name).open("w", encoding="utf-8") as out:
             for shard in shards:
                 out.write((shard / name).read_text(encoding="utf-8"))
-    write_json(work / DONE, {})
+    done = [read_json(shard / DONE, "label again in another folder") for shard in shards]
+    total = {name: sum(one[name] for one in done) for name in ("states", "failed")}
+    write_json(work / DONE, total)
     # Last, so that a join that was cut off holds no labels that would be in the way of the next one.
     whole = {**settings[0], "shard": "1/1"}
     write_json(work / SETTINGS, whole)
-    return whole
+    return whole, total["failed"]
 
 
 def _finished(work: Path) -> dict[str, Any]:

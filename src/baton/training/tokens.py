@@ -23,7 +23,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from baton.config import located
 from baton.scorers.token import FLOOR, TokenAbout, TokenHead, read_about
 from baton.training import divergence
-from baton.training.config import StepTraining, Training
+from baton.training.config import StepTraining, Training, check_kind
 from baton.training.examples import Example, Examples, Rules, Step, read_labels
 from baton.training.labels import Label
 from baton.training.metrics import Array
@@ -37,8 +37,9 @@ from baton.vocabulary import Vocabulary
 class TokenTraining(StepTraining):
     """A head that reads tokens: what it sees, how large it is, and where it draws the boundary."""
 
+    UNUSED: ClassVar[tuple[str, ...]] = ("label", "first_error_below")
     kind: Literal["prm", "resident"] = field(
-        default="resident", metadata={"help": "Not used: a token head rests on a model of the pair."}
+        default="resident", metadata={"help": "Only resident: a token head rests on a model of the pair."}
     )
     inputs: Literal["all", "logits", "state"] = field(
         default="all",
@@ -57,6 +58,7 @@ class TokenTraining(StepTraining):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_kind(self)
         for name, low, high in (("top", 1, 10_000), ("blocks", 0, 64), ("dropout", 0, 1), ("recall", 0, 1)):
             value = getattr(self, name)
             if not low <= value <= high:
@@ -92,13 +94,18 @@ def divergent_tokens(path: str, vocabulary: Vocabulary, longest: int, same_at: f
     """Every token of the target's answers, and whether the draft's likeliest one there leads another way.
 
     Raises:
-        ValueError: there are no rows, or one is bad and bad rows are refused.
+        ValueError: there are no rows, they are of another tokenizer, or one is bad and bad rows are refused.
     """
     found = Examples([])
     for where, row in divergence.read(path):
+        if row.vocabulary != vocabulary.fingerprint:
+            raise ValueError(
+                f"{where}: its ids are those of another tokenizer than the model's; train a model of the pair that was "
+                "labelled"
+            )
         ids = (*row.prompt_ids, *row.answer_ids)
-        if max(ids) >= len(vocabulary) or len(ids) > longest:
-            reason = "of another tokenizer" if max(ids) >= len(vocabulary) else f"longer than the limit of {longest}"
+        if (unknown := max(*ids, *row.draft_ids) >= len(vocabulary)) or len(ids) > longest:
+            reason = "outside the vocabulary" if unknown else f"longer than the limit of {longest}"
             if on_bad == "refuse":
                 raise ValueError(f"{where}: it is {reason}; label again, or set on_bad: leave_out")
             found.left_out[reason] += 1
@@ -269,6 +276,22 @@ class TokenJob(Job):
         weights: Tensor = model.get_input_embeddings().weight.detach()
         return weights.clone()
 
+    def check_measured(self, folder: Path) -> None:
+        about, asked = read_about(folder), self.asked
+        # What the head is shown depends on what it reads.
+        state, top = self.inputs
+        ours = {
+            "role": asked.role, "label": self.says, "vocabulary": Vocabulary.from_tokenizer(self.tokenizer).fingerprint,
+            "width": int(AutoConfig.from_pretrained(self.source).get_text_config().hidden_size) if state else 0,
+            "top": top,
+        }  # fmt: skip
+        for name, value in ours.items():
+            if (theirs := getattr(about, name)) != value:
+                raise ValueError(
+                    f"measure: {folder} was trained with {name} {theirs}, and here it is {value}; use the recipe that "
+                    "it was trained by"
+                )
+
     def export(self, trainer: StepTrainer) -> Path:
         folder = self.out / "model"
         # Drawn on the development questions; on those held out if there are no others.
@@ -354,6 +377,7 @@ class TokenRouterJob(TokenJob):
 class SegmenterTraining(TokenTraining):
     """Which stream a segmenter's head reads."""
 
+    UNUSED: ClassVar[tuple[str, ...]] = (*TokenTraining.UNUSED, "same_at")
     target: str = field(
         default="nano:target",
         metadata={"help": "For role draft: the target, whose doubt says at which token of a step its harm stands."},
@@ -370,9 +394,15 @@ class SegmenterJob(TokenJob):
         tokenizer, longest = load_tokenizer(source), limit_of(asked.max_length, source)
         vocabulary = Vocabulary.from_tokenizer(tokenizer)
         left_out: Counter[str] = Counter()
-        rows = read_labels(asked.data, vocabulary, Rules("keep", longest, asked.on_bad), left_out)
+        rows = read_labels(asked.data, vocabulary, Rules("keep", longest, asked.on_bad, reads=(asked.role,)), left_out)
         doubts: dict[int, list[float]] = {}
         if asked.role == "draft":
+            doubting = located(asked.target, Path())
+            if not Vocabulary.from_tokenizer(load_tokenizer(doubting)).shares_ids(vocabulary):
+                raise ValueError(
+                    f"target: {asked.target} has another vocabulary than {source}, so it cannot read the draft's "
+                    "tokens; give the pair's own target"
+                )
             harmful = {n: label for n, label in rows if harm_of(label)}
-            doubts = doubts_of(located(asked.target, Path()), model.dtype, training.device, harmful)
+            doubts = doubts_of(doubting, model.dtype, training.device, harmful)
         return tokenizer, Examples(list(harmful_tokens(rows, asked.role, doubts)), left_out)

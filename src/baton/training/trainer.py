@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Sampler
-from transformers import Trainer
+from transformers import Trainer, TrainerCallback
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from baton.training.examples import Example
 from baton.training.metrics import cross_entropy, curve_area, evaluate, harm_curve
@@ -30,6 +34,7 @@ class StepTrainer(Trainer):
 
     Args:
         batch: examples of an optimiser step, over all processes.
+        patience: evaluations without a gain that end the training; None: it goes to its last step.
         weights: what the loss of a good and of a bad step is multiplied by.
         positive_at: least label of a step that counts as good in metrics.
         held_out: examples that the finished weights are measured on.
@@ -39,11 +44,11 @@ class StepTrainer(Trainer):
     compute_metrics: Any
 
     def __init__(
-        self, *, batch: int, weights: tuple[float, float] = (1.0, 1.0), positive_at: float = 0.5,
-        held_out: Sequence[Example] = (), **keywords: Any,
+        self, *, batch: int, patience: int | None = None, weights: tuple[float, float] = (1.0, 1.0),
+        positive_at: float = 0.5, held_out: Sequence[Example] = (), **keywords: Any,
     ):  # fmt: skip
         self.batch, self.weights, self.positive_at, self.held_out = batch, weights, positive_at, held_out
-        super().__init__(data_collator=self.collate, **keywords)
+        super().__init__(data_collator=self.collate, callbacks=[End(patience)], **keywords)
         # The loss is divided by the steps of the global batch here, and by nothing else.
         self.loss_is_scaled_for_ga = True
         self.model_accepts_loss_kwargs = True
@@ -124,6 +129,12 @@ class StepTrainer(Trainer):
         )  # fmt: skip
         return {"step": at["step"], "epoch": at["epoch"], "objective": self.state.best_metric}
 
+    def _run_epoch(self, *given: Any, **keywords: Any) -> None:
+        """As `Trainer._run_epoch`, which always takes a step: also of a training that was at its end when it was
+        interrupted."""
+        if not self.control.should_training_stop:
+            super()._run_epoch(*given, **keywords)
+
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
         lengths = [len(example.ids) for example in self.train_dataset]
         return LengthGrouped(lengths, self.batch, self.args.seed)
@@ -132,6 +143,49 @@ class StepTrainer(Trainer):
         """6 a trained or carrying parameter and token, padding included."""
         parameters: int = sum(p.ds_numel if hasattr(p, "ds_numel") else p.numel() for p in self.model.parameters())
         return 6 * int(inputs["input_ids"].numel()) * parameters
+
+
+class End(TrainerCallback):
+    """Ends a training after its last step, or after `patience` evaluations in a row that gained nothing.
+
+    They are counted in the log, which every checkpoint holds: a training that goes on ends where the whole one ended.
+    """
+
+    def __init__(self, patience: int | None):
+        self.patience = patience
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        control.should_training_stop = state.global_step >= state.max_steps or self._lost(state)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self._lost(state):
+            control.should_training_stop = True
+
+    def _lost(self, state: Any) -> bool:
+        found = [line["eval_objective"] for line in state.log_history if "eval_objective" in line]
+        if self.patience is None or not found:
+            return False
+        # The first of equal ones, as the trainer takes it.
+        best = min(range(len(found)), key=lambda n: (found[n] != found[n], found[n]))
+        return len(found) - 1 - best >= self.patience
+
+
+def last_checkpoint(folder: Path) -> str | None:
+    """The last checkpoint of a training that was written to its end; None if there is none.
+
+    One that a kill cut off lacks the trainer's state, which is written last, or has a part of it.
+    """
+
+    def step(checkpoint: Path) -> int:
+        return int(checkpoint.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-"))
+
+    for checkpoint in sorted(folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*"), key=step, reverse=True):
+        try:
+            json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        return str(checkpoint)
+    return None
 
 
 class LengthGrouped(Sampler[int]):

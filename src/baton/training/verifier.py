@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import torch
 
 from baton.scorers.equivalence import EquivalenceHead
 from baton.scorers.resident import About
-from baton.training.config import Training
+from baton.training.config import StepTraining, Training, check_kind
 from baton.training.examples import Example, Examples, Rules, Step, read_labels
 from baton.training.prm import Job, limit_of, load_tokenizer
-from baton.training.resident import HeadTrainer, Seen, see
+from baton.training.resident import HeadTrainer, Seen, check_head, see
 from baton.training.trainer import StepTrainer
 from baton.vocabulary import Vocabulary
+
+
+@dataclass
+class VerifierTraining(StepTraining):
+    """A head that compares two versions of a step."""
+
+    UNUSED: ClassVar[tuple[str, ...]] = ("label", "first_error_below")
+    kind: Literal["prm", "resident"] = field(
+        default="resident", metadata={"help": "Only resident: a verifier rests on a model of the pair."}
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_kind(self)
+
+    def head_weights(self, width: int) -> int:
+        """Trained weights, on hidden states of `width`."""
+        return (4 * width + 2) * self.hidden + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +52,7 @@ class VerifierJob(Job):
     @classmethod
     def read(cls, asked: Any, model: Any, training: Training, source: str) -> tuple[Any, Examples]:
         tokenizer, found = load_tokenizer(source), Examples([])
-        rules = Rules("keep", limit_of(asked.max_length, source), asked.on_bad)
+        rules = Rules("keep", limit_of(asked.max_length, source), asked.on_bad, reads=("draft", "target"))
         for n, x in read_labels(asked.data, Vocabulary.from_tokenizer(tokenizer), rules, found.left_out):
             if x.draft_text.strip().lower() == x.target_text.strip().lower():
                 found.left_out["equal texts, which need no verifier"] += 1
@@ -68,6 +86,10 @@ class VerifierJob(Job):
             Seen(a.question, a.ids, a.steps, torch.cat((a.states, b.states), -1))
             for a, b in zip(ours, theirs, strict=True)
         ]
+
+    def check_measured(self, folder: Path) -> None:
+        _, about = EquivalenceHead.load(folder)
+        check_head("measure", about, self.asked.role, self.source, self.tokenizer)
 
     def export(self, trainer: StepTrainer) -> Path:
         folder = self.out / "model"
