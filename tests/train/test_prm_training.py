@@ -233,6 +233,8 @@ def test_an_offline_run_of_wandb_holds_config_curves_final_metrics_and_an_artifa
     data = write(tmp_path / "labels", labels(100))
     report = train(tmp_path / "out", data, report_to="wandb", eval_strategy="steps", eval_steps=2)
     (run,) = (tmp_path / "out" / "wandb").glob("offline-run-*")
+    # Under which a training that goes on is told of.
+    assert run.name.endswith((tmp_path / "out" / "wandb-id").read_text())
     shown = [shutil.which("wandb") or "wandb", "leet", "inspect", "--json", str(run)]
     lines = subprocess.run(shown, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
     records = [json.loads(line) for line in lines]

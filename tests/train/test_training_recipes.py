@@ -7,14 +7,17 @@ from typing import Any
 
 import pytest
 import yaml
+from divergences import write_divergences
 from launches import CONFIGS, ROOT
 from trl import ModelConfig, TrlParser
 
 from baton.config import load_divergence_recipe, load_label_recipe
+from baton.training import divergence
 from baton.training.config import StepTraining, Training
 from baton.training.fit import dry_run
 from baton.training.policy import PolicyTraining
-from baton.training.tokens import SegmenterTraining, TokenTraining
+from baton.training.prm import Job
+from baton.training.tokens import SegmenterTraining, TokenRouterJob, TokenTraining
 from baton.training.verifier import VerifierTraining
 
 pytestmark = pytest.mark.train
@@ -56,7 +59,7 @@ def test_a_recipe_fits_and_says_how_it_is_launched(path: Path, monkeypatch: pyte
     script, fields = FIELDS[path.stem]
     parser = TrlParser((fields, ModelConfig, Training))
     asked, model, training = parser.parse_args_and_config(["--config", str(path), "--dry-run", "--use_cpu", "true"])
-    told = dry_run(asked, model, training)
+    told = dry_run(asked, model, training, Job.lengths)
     assert told["fits"], told["memory_gib"]
     assert told["placement"]["global_batch"] == yaml.safe_load(path.read_text())["batch"]
     launch = path.read_text().splitlines()[0].removeprefix("# ").split()
@@ -74,7 +77,7 @@ def told(tmp_path: Path, model: dict[str, Any] | None = None, bf16: bool = False
     asked = StepTraining(dry_run=True, shape=str(ROOT / "recipes/qwen3-32b-1.7b/train/draft-shape.json"),
                          max_length=4096, **{"batch": 64, **fields})  # fmt: skip
     training = Training(output_dir=str(tmp_path), use_cpu=True, bf16=bf16, per_device_train_batch_size=4)
-    return dry_run(asked, ModelConfig(model_name_or_path="Qwen/Qwen3-1.7B", **(model or {})), training)
+    return dry_run(asked, ModelConfig(model_name_or_path="Qwen/Qwen3-1.7B", **(model or {})), training, Job.lengths)
 
 
 def test_memory_follows_from_weights_and_how_they_are_divided(tmp_path: Path):
@@ -99,4 +102,16 @@ def test_memory_follows_from_weights_and_how_they_are_divided(tmp_path: Path):
 def test_a_model_without_a_shape_here_is_named(tmp_path: Path):
     training = Training(output_dir=str(tmp_path), use_cpu=True)
     with pytest.raises(ValueError, match=r"shape: .*nothing\.json cannot be read"):
-        dry_run(StepTraining(dry_run=True, shape=str(tmp_path / "nothing.json")), ModelConfig(), training)
+        dry_run(StepTraining(dry_run=True, shape=str(tmp_path / "nothing.json")), ModelConfig(), training, Job.lengths)
+
+
+def test_the_hours_of_a_token_router_come_from_its_divergences(tmp_path: Path):
+    data = write_divergences(tmp_path / "rows", 5)
+    training = Training(output_dir=str(tmp_path), use_cpu=True)
+    asked = TokenTraining(dry_run=True, data=str(data), batch=2, max_length=512)
+    told = dry_run(asked, ModelConfig(model_name_or_path="nano:draft"), training, TokenRouterJob.lengths)
+    rows = [row for _, row in divergence.read(data)]
+    assert told["gpu_hours"]["tokens"] == sum(len(row.prompt_ids) + len(row.answer_ids) for row in rows)
+    (data / "1-of-1.jsonl").rename(data / "2-of-3.jsonl")
+    with pytest.raises(ValueError, match=r"holds no 1-of-3\.jsonl; label that shard too \(--shard 1/3\)"):
+        list(divergence.read(data))

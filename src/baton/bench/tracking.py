@@ -156,7 +156,7 @@ class Wandb:
             project=self.config.project,
             entity=self.config.entity,
             # The agent of a sweep brings an id of its own.
-            id=None if _in_a_sweep() else _run_id(folder / "wandb-id"),
+            id=None if _in_a_sweep() else run_id(folder / "wandb-id"),
             resume=None if offline or _in_a_sweep() else "allow",
             name=self.config.name or folder.name,
             tags=self.config.tags,
@@ -318,7 +318,8 @@ def _in_a_sweep() -> bool:
     return "WANDB_SWEEP_ID" in os.environ
 
 
-def _run_id(file: Path) -> str:
+def run_id(file: Path) -> str:
+    """The id of a tracked run, kept in a file beside what is tracked."""
     if not file.is_file():
         file.write_text(secrets.token_hex(4), encoding="utf-8")
     return file.read_text(encoding="utf-8").strip()

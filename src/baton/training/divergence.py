@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -32,6 +33,8 @@ from baton.vocabulary import Vocabulary
 
 EXACT = "exact"
 """The judge that compares texts but for case and outer blanks."""
+SHARD = re.compile(r"(\d+)-of-(\d+)\.jsonl")
+"""What the files of a folder are called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,12 +223,13 @@ def read(folder: str | Path) -> Iterator[tuple[str, Divergence]]:
     """The rows of a file, or of all files of a folder, each with where it stands.
 
     Raises:
-        ValueError: there are none, or a line is no row.
+        ValueError: there are none, a shard is missing, or a line is no row.
     """
     path = Path(folder)
     files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
     if not any(file.is_file() for file in files):
         raise ValueError(f"data: {path} holds no divergences; make them with scripts/label_divergences.py")
+    _check_whole(path, [file.name for file in files])
     names = {f.name for f in fields(Divergence)}
     for file in files:
         for n, row in enumerate(read_lines(file, "row"), 1):
@@ -238,6 +242,17 @@ def read(folder: str | Path) -> Iterator[tuple[str, Divergence]]:
             except (TypeError, AttributeError, ValueError) as error:
                 raise ValueError(f"{where}: it is no divergence ({error}); label again") from None
             yield where, found
+
+
+def _check_whole(folder: Path, names: Sequence[str]) -> None:
+    """Refuses a folder in which shards are missing."""
+    shards = [tuple(map(int, found.groups())) for name in names if (found := SHARD.fullmatch(name))]
+    parts = max((of for _, of in shards), default=0)
+    if missing := sorted(set(range(1, parts + 1)) - {n for n, _ in shards}):
+        raise ValueError(
+            f"data: {folder} holds no {missing[0]}-of-{parts}.jsonl; label that shard too (--shard "
+            f"{missing[0]}/{parts}), or give a single file"
+        )
 
 
 def check(row: Divergence) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ from transformers import AutoConfig, AutoModelForTokenClassification
 from baton.config import located
 from baton.flops import architecture, attended
 from baton.training.config import StepTraining, Training, check_fields, divide
-from baton.training.labels import stored
 from baton.training.resident import TOKENS
 
 GIB = 1 << 30
@@ -29,8 +29,12 @@ OVERHEAD = 2.0
 """GiB of a process apart from that: CUDA's context, the allocator's waste, collectives' buffers."""
 
 
-def dry_run(asked: StepTraining, model: Any, training: Training) -> dict[str, Any]:
-    """Configuration, placement, memory of a GPU and GPU hours of a training.
+Lengths = Callable[[str], list[int]]
+"""Tokens of each sequence of a training's data, by where that stands."""
+
+
+def dry_run(asked: StepTraining, model: Any, training: Training, lengths: Lengths) -> dict[str, Any]:
+    """Configuration, placement, memory of a GPU and GPU hours of a training, whose data `lengths` measures.
 
     Memory is an estimate for mixed precision with Adam and attention that stores no scores.
 
@@ -61,7 +65,7 @@ def dry_run(asked: StepTraining, model: Any, training: Training) -> dict[str, An
         "memory_gib": {**{name: round(value, 2) for name, value in memory.items()}, "all": round(needed, 1)},
         "gpu_gib": asked.gpu_gib,
         "fits": needed <= asked.gpu_gib,
-        "gpu_hours": _hours(asked, model, training, network, longest),
+        "gpu_hours": _hours(asked, model, training, network, longest, lengths),
     }
 
 
@@ -129,7 +133,7 @@ def _memory(
 
 
 def _hours(
-    asked: StepTraining, model: Any, training: Training, network: nn.Module, longest: int
+    asked: StepTraining, model: Any, training: Training, network: nn.Module, longest: int, lengths: Lengths
 ) -> dict[str, float | str]:
     """GPU hours of the training, or of a million tokens where the data is not here yet."""
     shape = architecture(network)
@@ -137,14 +141,13 @@ def _hours(
     passes = 1 if asked.kind == "resident" else (2 if model.use_peft else 3) + bool(training.gradient_checkpointing)
     rate = asked.gpu_tflops * 1e12 * 3600
     try:
-        _, rows = stored(asked.data)
+        tokens = lengths(asked.data)
     except ValueError:
         per_million = passes * shape.flops(1e6, 0, 1e6 / longest * attended(0, longest)) / rate
         return {"a_million_tokens": round(per_million, 4), "data": f"{asked.data or 'data'} is not there yet"}
-    lengths = [len(row["prompt_ids"]) + len(row["path_ids"]) + len(row["draft_ids"] or ()) for row in rows]
-    forward = sum(shape.flops(n, 0, attended(0, n)) for n in lengths)
+    forward = sum(shape.flops(n, 0, attended(0, n)) for n in tokens)
     epochs = 1.0 if asked.kind == "resident" else training.num_train_epochs
-    return {"at_most": round(epochs * passes * forward / rate, 4), "tokens": float(sum(lengths))}
+    return {"at_most": round(epochs * passes * forward / rate, 4), "tokens": float(sum(tokens))}
 
 
 def _shown(asked: StepTraining, model: Any, training: Training) -> dict[str, Any]:

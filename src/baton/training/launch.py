@@ -49,7 +49,7 @@ def main(job_class: type[Job], fields: type[Any]) -> None:
     with checked():
         asked, model, training = parsed((fields, ModelConfig, Training), arguments)
         if asked.dry_run:
-            told = dry_run(asked, model, training)
+            told = dry_run(asked, model, training, job_class.lengths)
             print(json.dumps(told, indent=1, default=str))
             raise SystemExit(0 if told["fits"] else 1)
         if asked.measure:

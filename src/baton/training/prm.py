@@ -24,6 +24,7 @@ from baton.training import tracking
 from baton.training.config import StepTraining, Training, check_fields, check_launch, choose_best, divide
 from baton.training.examples import Example, Examples, Parts, Rules, digest, read_examples, split
 from baton.training.export import check_mergeable, export, merge_weights, prm_scores
+from baton.training.labels import stored
 from baton.training.metrics import curve_area, evaluate, harm_curve
 from baton.training.resident import HeadTrainer, check_head, head_scores, see
 from baton.training.trainer import StepTrainer, class_weights, last_checkpoint
@@ -98,6 +99,16 @@ class Job:
         if training.process_index == 0:
             claim(job.out, job.settings)
         return job
+
+    @classmethod
+    def lengths(cls, data: str) -> list[int]:
+        """Tokens of each sequence of the data.
+
+        Raises:
+            ValueError: it is not there.
+        """
+        _, rows = stored(data)
+        return [len(row["prompt_ids"]) + len(row["path_ids"]) + len(row["draft_ids"] or ()) for row in rows]
 
     @classmethod
     def measured(cls, asked: StepTraining, model: Any, training: Training) -> dict[str, Any]:

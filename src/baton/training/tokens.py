@@ -372,6 +372,10 @@ class TokenRouterJob(TokenJob):
         vocabulary = Vocabulary.from_tokenizer(tokenizer)
         return tokenizer, divergent_tokens(asked.data, vocabulary, longest, asked.same_at, asked.on_bad)
 
+    @classmethod
+    def lengths(cls, data: str) -> list[int]:
+        return [len(row.prompt_ids) + len(row.answer_ids) for _, row in divergence.read(data)]
+
 
 @dataclass
 class SegmenterTraining(TokenTraining):

@@ -10,13 +10,17 @@ from typing import Any
 
 from transformers.utils import logging
 
+from baton.bench.tracking import run_id
 from baton.training.config import Training
 
 logger = logging.get_logger(__name__)
 
 
 def begin(training: Training, out: Path, config: Mapping[str, Any]) -> None:
-    """Begins a W&B run in `out`, offline where there is no key. Where W&B is missing it only warns."""
+    """Begins a W&B run in `out`, or goes on with the one that is there; offline where there is no key.
+
+    Where W&B is missing it only warns.
+    """
     if "wandb" not in training.report_to:
         return
     if find_spec("wandb") is None:
@@ -29,7 +33,10 @@ def begin(training: Training, out: Path, config: Mapping[str, Any]) -> None:
         # The callback of `transformers` joins a run that is there, and would ask for a key where there is none.
         mode: Any = os.environ.get("WANDB_MODE") or ("online" if wandb.login(prompt=False) else "offline")
         project = os.environ.get("WANDB_PROJECT", "baton")
-        wandb.init(project=project, dir=out, name=training.run_name or out.name, mode=mode, config=dict(config))
+        wandb.init(
+            project=project, dir=out, name=training.run_name or out.name, mode=mode, config=dict(config),
+            id=run_id(out / "wandb-id"), resume="allow" if mode == "online" else None,
+        )  # fmt: skip
 
 
 def finish(training: Training, report: Mapping[str, Any], path: Path) -> None:
