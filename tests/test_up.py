@@ -116,6 +116,17 @@ async def test_of_a_bar_the_last_stand_is_shown_and_a_line_without_an_end_stops_
     assert sum(map(len, lines[1:-1])) == 4 * LONGEST
 
 
+async def test_a_bar_that_is_read_stand_by_stand_is_one_line() -> None:
+    made, said = servers(
+        "import sys, time\n"
+        "for n in range(3): print(f'loading {n}', end='\\r', flush=True); time.sleep(0.3)\n"
+        "sys.exit(1)"
+    )
+    with pytest.raises(EngineError):
+        await made.run(nothing)
+    assert [line for _, line in said] == ["loading 2"]
+
+
 @pytest.fixture
 def hangup() -> Iterator[None]:
     """What becomes of a terminal's end is put back."""

@@ -130,7 +130,8 @@ class Servers:
         rest = b""
         while read := await service.process.stdout.read(LONGEST):
             *lines, rest = (rest + read).split(b"\n")
-            if len(rest := _drawn(rest)) > LONGEST:
+            # With the return that it may end in: what comes next draws over it.
+            if len(rest := rest[rest.rstrip(b"\r").rfind(b"\r") + 1 :]) > LONGEST:
                 lines, rest = [*lines, rest], b""
             self._show(service, lines)
         self._show(service, [rest])
