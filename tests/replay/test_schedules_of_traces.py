@@ -12,6 +12,7 @@ from baton.bench.contestants import contestant_of
 from baton.config import load_recipe, recipe_options
 from baton.generation import generate
 from baton.pair import Pair
+from baton.replay.published import load_schedule
 from baton.replay.schedule import Part, Schedule
 from baton.replay.turn import Replayer, Turn
 from baton.scorers.base import Scorer
@@ -75,3 +76,19 @@ def test_what_follows_a_step_that_is_thrown_away_is_one_segment_for_each_model()
     assert Schedule.of_traces([trace]).answers == (
         (Part(Role.DRAFT, 7, "beside"), Part(Role.TARGET, 5, "beside"), Part(Role.TARGET, 7)),
     )
+
+
+def test_of_a_comparisons_traces_one_arm_is_replayed(tmp_path: Path):
+    file = tmp_path / "traces.jsonl"
+    traces = {router: run(written_and_replayed(router, None))[0] for router in ("target", "relaygen")}
+    for arm, trace in traces.items():
+        trace.extra["arm"] = f"{arm}, paper's"
+    file.write_text("".join(trace.dumps() + "\n" for trace in traces.values()))
+    for arm, trace in traces.items():
+        assert load_schedule(f"{file}#{arm}, paper's") == Schedule.of_traces([trace])
+    with pytest.raises(ValueError, match=r"answers of several arms, as .*; name one: .*jsonl#relaygen, paper's"):
+        load_schedule(file)
+    with pytest.raises(ValueError, match=r"has no answer of 'rsd'; name one of relaygen, paper's, target, paper's"):
+        load_schedule(f"{file}#rsd")
+    file.write_text(traces["target"].dumps() + "\n")
+    assert load_schedule(file) == Schedule.of_traces([traces["target"]])

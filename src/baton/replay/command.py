@@ -32,7 +32,7 @@ def replay_command(
     pair: Annotated[str, typer.Argument(help="`nano` (shipped with Baton) or the path of a pair.yaml.")],
     schedule: Annotated[
         str,
-        typer.Option(help="Who writes how many tokens: a file, a run's traces.jsonl, relaygen, rsd or lookahead."),
+        typer.Option(help="Who writes how many tokens: a file, traces.jsonl#ARM of a run, relaygen, rsd or lookahead."),
     ],
     out: Annotated[Path, typer.Option(help="Results (JSON); an interrupted replay goes on from there.")],
     at_once: Annotated[str, typer.Option(help="Answers in flight, by commas.")] = "1",

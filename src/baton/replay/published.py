@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from baton.replay.schedule import Part, Schedule
-from baton.trace import Role
+from baton.trace import Role, Trace
 
 ANSWERS, PROMPT = 64, 300
 SPREAD = 0.6
@@ -81,19 +81,39 @@ PUBLISHED: dict[str, Callable[[], Schedule]] = {"relaygen": relaygen, "rsd": rsd
 def load_schedule(source: str | Path) -> Schedule:
     """A published schedule by its name, the schedule of a file, or the segments of a run's traces (`.jsonl`).
 
+    `traces.jsonl#rsd` are those of one arm.
+
     Raises:
-        ValueError: there is neither such a name nor such a file, or it holds no answer.
+        ValueError: there is neither such a name nor such a file, it holds no answer, or those of several arms.
     """
     if str(source) in PUBLISHED:
         return PUBLISHED[str(source)]()
-    file = Path(source)
+    name, _, arm = str(source).partition(".jsonl#")
+    file = Path(f"{name}.jsonl") if arm else Path(source)
     if not file.is_file():
         raise ValueError(f"--schedule: {file}: there is no such file; give one, or one of {', '.join(PUBLISHED)}")
     if file.suffix != ".jsonl":
         return Schedule.load(file)
     from baton.records import read_traces
 
-    return Schedule.of_traces(read_traces(file))
+    return Schedule.of_traces(_of_one_arm(read_traces(file), file, arm))
+
+
+def _of_one_arm(traces: Iterable[Trace], file: Path, wanted: str) -> Iterator[Trace]:
+    """The traces of an arm; of the only one if none is `wanted`."""
+    seen: set[str] = set()
+    for trace in traces:
+        arm = trace.extra.get("arm", trace.router)
+        seen.add(arm)
+        if not wanted and len(seen) > 1:
+            one, other = sorted(seen)
+            raise ValueError(
+                f"--schedule: {file} has answers of several arms, as {one!r} and {other!r}; name one: {file}#{one}"
+            )
+        if wanted in ("", arm):
+            yield trace
+    if wanted and wanted not in seen:
+        raise ValueError(f"--schedule: {file} has no answer of {wanted!r}; name one of {', '.join(sorted(seen))}")
 
 
 def _step(rng: random.Random, mean: float) -> int:
