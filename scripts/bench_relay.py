@@ -35,14 +35,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 # Nothing is fetched: models are configurations written here.
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", VLLM_USE_FLASHINFER_SAMPLER="0")
 
 from baton.engines.base import Engine
 from baton.engines.settings import VllmSettings
-from baton.engines.vllm import VllmEngine
 from baton.engines.vllm_options import on_cpu, variables
 from baton.replay.matrix import Matrix
 from baton.replay.published import load_schedule
@@ -69,7 +68,6 @@ STAGGER_SECONDS = 15
 """A model starts beside the one before it, once that has its processes."""
 SCORER_CACHE_MB = 4096
 """Of keys and values."""
-Model = TypeVar("Model", bound="Engine | Prm")
 
 
 @dataclass(frozen=True)
@@ -172,26 +170,25 @@ async def started(
     os.environ.update(variables(None))
     stagger = 0 if on_cpu() else STAGGER_SECONDS
 
-    async def start(make: Callable[[], Model], after: float) -> Model:
+    async def start(make: Callable[[], Any], after: float) -> Any:
         await asyncio.sleep(after)
         return await asyncio.to_thread(make)
-
-    def engine(role: Role) -> Callable[[], VllmEngine]:
-        return partial(weightless(asked, max_batch, role).start, folder)
 
     def scorer() -> Prm:
         settings = VllmSettings(context=asked.context, devices=asked.draft_devices, block=asked.block)
         return reward_model(folder, asked.scorer, SCORER_CACHE_MB, settings)
 
-    wanted: list[tuple[str, Callable[[], Any]]] = [(role, engine(role)) for role in (Role.TARGET, Role.DRAFT)]
-    wanted += [("scorer", scorer)] if asked.scorer and scoring else []
-    starts = (start(make, n * stagger) for n, (_, make) in enumerate(wanted))
-    found = dict(zip((name for name, _ in wanted), await asyncio.gather(*starts, return_exceptions=True), strict=True))
-    if failed := [model for model in found.values() if isinstance(model, BaseException)]:
-        await asyncio.gather(*(model.close() for model in found.values() if not isinstance(model, BaseException)))
+    makes: list[Callable[[], Any]] = [
+        partial(weightless(asked, max_batch, role).start, folder) for role in (Role.TARGET, Role.DRAFT)
+    ]
+    makes += [scorer] if asked.scorer and scoring else []
+    starts = (start(make, n * stagger) for n, make in enumerate(makes))
+    models = await asyncio.gather(*starts, return_exceptions=True)
+    if failed := [model for model in models if isinstance(model, BaseException)]:
+        await asyncio.gather(*(model.close() for model in models if not isinstance(model, BaseException)))
         raise failed[0]
-    reads = found.pop("scorer", None)
-    return {Role(role): model for role, model in found.items()}, reads
+    target, draft, *reads = models
+    return {Role.TARGET: target, Role.DRAFT: draft}, reads[0] if reads else None
 
 
 @contextmanager

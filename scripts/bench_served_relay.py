@@ -25,6 +25,7 @@ os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", VLLM_USE_FLASHIN
 
 import yaml
 
+from baton.cli.input import numbers
 from baton.config import PairConfig, load_pair
 from baton.engines.settings import VllmSettings
 from baton.pair import Pair
@@ -38,8 +39,6 @@ from baton.trace import Role
 from baton.up import Servers, served, services
 from baton.user_errors import checked
 
-SCHEDULE = Path(__file__).parent.parent / "benchmarks" / "relay" / "schedule.json"
-"""RelayGen's."""
 WAYS = ("text", "ids")
 """How the servers are spoken to."""
 STOPPED = 143
@@ -47,15 +46,14 @@ STOPPED = 143
 
 
 def arguments() -> argparse.Namespace:
-    def numbers(text: str) -> tuple[int, ...]:
-        return tuple(int(part) for part in text.split(","))
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder of the results")
-    parser.add_argument("--schedule", default=SCHEDULE, help="who writes how many tokens: a file, or as `baton replay`")
+    parser.add_argument(
+        "--schedule", default="relaygen", help="who writes how many tokens: a file, or as `baton replay`"
+    )
     parser.add_argument("--target", choices=SHAPES, default="32b")
     parser.add_argument("--draft", choices=SHAPES, default="1.7b")
-    parser.add_argument("--cache-mb", type=numbers, default=(8_192, 4_096), help="of target and draft")
+    parser.add_argument("--cache-mb", default="8192,4096", help="of target and draft")
     parser.add_argument("--context", type=int, default=4096)
     parser.add_argument("--graphs", choices=("own", "piecewise", "full"), default="own", help="of steps that read")
     parser.add_argument("--answers", type=int, default=1, help="of a turn")
@@ -63,26 +61,16 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--port", type=int, default=8100, help="the first of two")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="break off what would end later")
     asked = parser.parse_args()
+    asked.cache_mb = numbers("--cache-mb", asked.cache_mb, int)
     if len(asked.cache_mb) != 2:
         parser.error(f"--cache-mb: {asked.cache_mb} is not one number for each model; write them as 8192,4096")
     return asked
 
 
-async def measure(asked: argparse.Namespace, client: PairConfig, folder: Path, results: Results, end: float) -> None:
-    """All turns in text or in ids, as `client` says."""
-    async with Pair.load(client, folder) as pair:
-        replayer = Replayer(pair.engines, load_schedule(asked.schedule))
-        matrix = Matrix(
-            results, replayer, (1,), answers=asked.answers, turns=asked.turns, end=end, probes=False
-        )  # fmt: skip
-        await matrix.measure()
-
-
 def pair_of(asked: argparse.Namespace, folder: Path) -> PairConfig:
-    roles = (Role.TARGET, Role.DRAFT)
     settings = VllmSettings(context=asked.context, graphs=None if asked.graphs == "own" else asked.graphs)
-    caches = dict(zip(roles, asked.cache_mb, strict=True))
-    return load_pair(write_pair(folder, dict(zip(roles, (asked.target, asked.draft), strict=True)), caches, settings))
+    sizes = {Role.TARGET: asked.target, Role.DRAFT: asked.draft}
+    return load_pair(write_pair(folder, sizes, dict(zip(sizes, asked.cache_mb, strict=True)), settings))
 
 
 def clients(text: str, folder: Path) -> dict[str, PairConfig]:
@@ -100,13 +88,13 @@ def clients(text: str, folder: Path) -> dict[str, PairConfig]:
 
 def kept(asked: argparse.Namespace, schedule: Schedule) -> dict[str, Results]:
     """What is measured so far, in text and in ids."""
-    names = ("target", "draft", "context", "graphs", "answers")
-    about = {name: getattr(asked, name) for name in names} | {"cache_mb": [*asked.cache_mb]}
+    names = ("target", "draft", "cache_mb", "context", "graphs", "answers")
+    about = {name: getattr(asked, name) for name in names}
     about |= {"schedule": Path(asked.schedule).name, "target_share": round(schedule.share, 4)}
     return {how: Results(asked.out / f"h200-served-{how}.json", {**about, "in": how}) for how in WAYS}
 
 
-async def run(asked: argparse.Namespace, results: dict[str, Results], folder: Path) -> int:
+async def run(asked: argparse.Namespace, schedule: Schedule, results: dict[str, Results], folder: Path) -> int:
     begun = time.monotonic()
     config = pair_of(asked, folder)
     found = services(config, folder, "127.0.0.1", asked.port)
@@ -124,14 +112,24 @@ async def run(asked: argparse.Namespace, results: dict[str, Results], folder: Pa
     async def both() -> None:
         for how, client in clients(served(config, found), folder).items():
             print(f"-- {how}", flush=True)
-            await measure(asked, client, folder, results[how], begun + asked.seconds)
+            async with Pair.load(client, folder) as pair:
+                await Matrix(
+                    results[how], Replayer(pair.engines, schedule), (1,), answers=asked.answers, turns=asked.turns,
+                    end=begun + asked.seconds, probes=False,
+                ).measure()  # fmt: skip
 
     measuring = asyncio.create_task(both())
     await asyncio.wait([serving, measuring], return_when=asyncio.FIRST_COMPLETED)
-    stopped = serving.done()
-    measuring.cancel() if stopped else servers.stop()
-    await asyncio.gather(serving, measuring, return_exceptions=stopped)
-    return STOPPED if stopped else 0
+    if serving.done():
+        measuring.cancel()
+        await asyncio.wait([measuring])
+        # It raises where a server ended by itself.
+        serving.result()
+        return STOPPED
+    servers.stop()
+    await serving
+    measuring.result()
+    return 0
 
 
 @checked()
@@ -143,7 +141,7 @@ def main() -> int:
         print("all is measured", flush=True)
     else:
         with tempfile.TemporaryDirectory() as folder:
-            code = asyncio.run(run(asked, results, Path(folder)))
+            code = asyncio.run(run(asked, schedule, results, Path(folder)))
     for how, each in results.items():
         for row in each.summary():
             print(how, json.dumps(row))

@@ -17,6 +17,7 @@ from baton.tables import counted, table
 if TYPE_CHECKING:
     from baton.calibrate.cues import Settings
     from baton.calibrate.profile import CueProfile
+    from baton.config import PairConfig
 
 
 def calibrate_cues(
@@ -44,7 +45,7 @@ def calibrate_cues(
 ) -> None:
     """Find the discourse cues after which the rest of the sentence is easy, and write a profile for `relaygen`."""
     from baton.calibrate.cues import Settings, candidates_from
-    from baton.config import load_pair
+    from baton.config import load_pair, pair_folder
 
     settings = Settings(
         questions=questions,
@@ -56,9 +57,11 @@ def calibrate_cues(
         seed=seed,
         concurrency=concurrency,
     )
-    place = place_of(out, load_pair(pair), "cues.json")
+    config, base = load_pair(pair), pair_folder(pair)
+    place = place_of(out, config, "cues.json")
+    kept = work or place.with_suffix(".work")
     with resumable():
-        profile = asyncio.run(_profile(pair, settings, temperature, task, traces, work or place.with_suffix(".work")))
+        profile = asyncio.run(_profile(config, base, settings, temperature, task, traces, kept))
     console = Console()
     console.print(_table(profile))
     if not profile.cues:
@@ -71,15 +74,15 @@ def calibrate_cues(
 
 
 async def _profile(
-    pair: str, settings: Settings, temperature: float, task: str | None, traces_path: Path | None, work: Path
-) -> CueProfile:
+    config: PairConfig, base: Path, settings: Settings, temperature: float, task: str | None,
+    traces_path: Path | None, work: Path,
+) -> CueProfile:  # fmt: skip
     from baton.bench import environment
     from baton.calibrate import cues
-    from baton.config import load_pair, pair_folder, pair_options
+    from baton.config import pair_options
     from baton.pair import Pair
     from baton.records import read_traces
 
-    config, base = load_pair(pair), pair_folder(pair)
     chosen = task_of(task, config)
     options = changed(pair_options(config, settings.seed, chosen), temperature, None)
     split, questions = calibration_questions(task, chosen, settings.questions)

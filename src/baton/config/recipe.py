@@ -93,7 +93,7 @@ class RecipeConfig(Strict):
     def _listed(cls, value: Any, info: ValidationInfo) -> Any:
         if not isinstance(value, str):
             return value
-        found = _named(value, [r.name for r in info.data.get("routers", ())])
+        found = _labels_in(value, [r.name for r in info.data.get("routers", ())])
         if not found:
             raise PydanticCustomError("only", "name at least one arm by its label")
         return found
@@ -144,7 +144,7 @@ class RecipeConfig(Strict):
             raise ValueError("head_to_head.latency: the recipe has no latency pass; set latency")
 
 
-def _named(text: str, labels: Sequence[str]) -> list[str]:
+def _labels_in(text: str, labels: Sequence[str]) -> list[str]:
     """The labels in a text with commas between them; a label may hold commas of its own."""
     found, left = [], text.strip()
     while left:
