@@ -12,10 +12,12 @@ from baton.bench.grading import last_boxed
 from baton.boundary import SENTENCE, STEP
 from baton.config import PairConfig, validate
 from baton.engines.base import Sampling, Speculation
-from baton.engines.simulated import SharedGpu, SimulatedEngine
+from baton.engines.simulated import SharedGpu, SimulatedEngine, beside_each_other
 from baton.generation import Budget, Generation, Options, generate
 from baton.pair import Pair
 from baton.plan.costs import Costs, Sharing
+from baton.replay.schedule import Part, Schedule
+from baton.replay.turn import Arm, Replayer
 from baton.routers.draft import Draft
 from baton.routers.target import Target
 from baton.trace import Role, Trace
@@ -249,6 +251,24 @@ def test_two_models_on_one_gpu_slow_each_other_while_both_compute(keeps: float, 
 
     alone, both = run(scene())
     assert both == pytest.approx(2 * together * alone, rel=0.03)
+
+
+def test_a_prompt_takes_its_time_for_all_that_are_written_beside_it_but_leaves_the_gpu_to_the_other_model():
+    schedule = Schedule(30, ((Part(Role.TARGET, 20),), (Part(Role.TARGET, 20),)))
+    prompt = {"tokens": 30, "seconds": 0.1}
+
+    def seconds(arm: Arm, at_once: int, **target) -> list[float]:
+        model = {"token_s": 0.02, "tokens": 10, **target}
+        given = costs(target=model, draft={"token_s": 0.02, "tokens": 10}, sharing={"target": 0.5, "draft": 0.5})
+        return run(Replayer(beside_each_other(given, 2), schedule).turn(at_once, arm, 0, 2)).seconds
+
+    # 20 forwards, the first of which takes 0.1 s in place of 0.02.
+    assert seconds("target", 1) == pytest.approx([0.4, 0.4])
+    assert seconds("target", 1, prompt=prompt) == pytest.approx([0.48, 0.48])
+    # What no prompt is in takes what it took, however many write: 30 tokens are not a prompt of 30.
+    assert seconds("target", 1, prompt={"tokens": 31, "seconds": 0.1}) == pytest.approx([0.4, 0.4])
+    # Beside the draft each forward takes twice as long, but of the first one only what is the GPU's.
+    assert seconds("beside", 1, prompt=prompt)[0] == pytest.approx(0.1 + 19 * 0.04, rel=0.03)
 
 
 def test_a_shared_gpu_gives_the_rest_of_a_forward_its_own_speed():

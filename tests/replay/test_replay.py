@@ -241,6 +241,9 @@ def test_a_profile_gives_back_the_costs_and_foretells_the_relay(tmp_path):
         assert model["call_s"] == pytest.approx(given.call_s, rel=0.1)
         assert model["prefill_token_s"] == pytest.approx(given.prefill_token_s, rel=0.1)
         assert model["slowdown"][4] == pytest.approx(dict(given.slowdown)[4], rel=0.02)
+        # Its own request, the tokens before the last one, and the forward that samples.
+        opening = given.call_s + 19 * given.prefill_token_s + given.token_s
+        assert model["prompt"] == {"tokens": 20, "seconds": pytest.approx(opening, rel=0.1)}
     assert found["sharing"]["target"][1] == pytest.approx(0.9, abs=0.03)
     assert found["sharing"]["target"][4] == pytest.approx(0.8, abs=0.03)
     costs = Costs.model_validate({**found, "acceptance": 0.5})

@@ -8,7 +8,8 @@ wait in line for a slot when all are taken. A forward takes
     + prefill_token_s x tokens that it reads for the first time + context_s x tokens of context
 
 (and at least compute_token_s x its tokens) of the costs of `baton plan` (`plan/costs.py`). A request pays `call_s`
-before it gets in line. Two models that share their GPUs (`sharing`) slow each other while both compute (`SharedGpu`).
+before it gets in line. Two models that share their GPUs (`sharing`) slow each other while both compute (`SharedGpu`);
+what a forward with a prompt takes beyond that (`prompt`), the processor takes.
 """
 
 from __future__ import annotations
@@ -214,12 +215,13 @@ class SimulatedEngine(Engine):
             self._admit()
             if not self.running:
                 return
-            seconds = self._forward_seconds()
+            seconds, least = self._forward_seconds(), now + self._launch_seconds()
             if self.gpu is None:
                 now += seconds
-                await asyncio.sleep(max(0.0, now - loop.time()))
             else:
                 now = await self.gpu.compute(self.role, now, seconds, len(self.running))
+            now = max(now, least)
+            await asyncio.sleep(max(0.0, now - loop.time()))
             self.counts["steps"] += 1
             for request in self.running:
                 self._advance(request, now)
@@ -243,6 +245,13 @@ class SimulatedEngine(Engine):
         seconds += model.prefill_token_s * sum(r.pending - 1 for r in self.running)
         seconds = max(seconds, model.compute_token_s * sum(r.pending for r in self.running))
         return seconds + model.context_s * sum(r.context + r.pending for r in self.running)
+
+    def _launch_seconds(self) -> float:
+        """What a forward takes at least, whatever the GPU does."""
+        prompt = self.model.prompt
+        if prompt is None or sum(r.pending - 1 for r in self.running) < prompt.tokens - 1:
+            return 0.0
+        return prompt.seconds
 
     def _propose(self) -> float:
         """Has speculation propose tokens to every request that samples; returns what that adds to a forward."""

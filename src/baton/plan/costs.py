@@ -167,6 +167,14 @@ def _slowdown(value: Any) -> Any:
     return tuple(sorted(value.items())) if isinstance(value, Mapping) else value
 
 
+class Prompt(Strict):
+    """What a prompt takes that is read by itself."""
+
+    tokens: int = Field(gt=1)
+    seconds: float = Field(gt=0)
+    """From its request to its first token."""
+
+
 class ModelCosts(Strict):
     """What one model's step costs. Any unit of time will do, if it is the same throughout."""
 
@@ -183,6 +191,9 @@ class ModelCosts(Strict):
     compute_token_s: float = Field(default=0.0, ge=0)
     """Seconds a token that a forward takes at least, where it reads so many that arithmetic bounds it (long prompts,
     many at once); of the `simulated` engine only."""
+    prompt: Prompt | None = None
+    """A forward that reads as many tokens anew takes at least as long, though not all of it on the GPU: no CUDA graph
+    holds it, so that the processor launches it kernel by kernel. Of the `simulated` engine only."""
     parameters: float | None = Field(default=None, gt=0)
     """For FLOPs, taken as 2 a parameter and token (attention left out), and for memory."""
     cache_token_bytes: float | None = Field(default=None, gt=0)

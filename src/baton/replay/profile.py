@@ -56,6 +56,7 @@ def profile(results: Results, schedule: Schedule, name: str) -> dict[str, Any]:
             "token_s": _seconds(steps[1] * length),
             **_request(results, role, steps[1] * length),
             "compute_token_s": compute,
+            **_prompt(results, schedule, role),
             "slowdown": {load: round(step / steps[1], 4) for load, step in sorted(steps.items())},
             "ahead": _ahead(results),
         }
@@ -91,6 +92,15 @@ def _compute(results: Results, schedule: Schedule, role: Role) -> float:
             opening = statistics.median(p50(turn) - _decoding(turn, role) for turn in turns)
             return _seconds(max(0.0, 1e3 * opening / (load * schedule.prompt)))
     return 0.0
+
+
+def _prompt(results: Results, schedule: Schedule, role: Role) -> dict[str, Any]:
+    """What a prompt takes with nothing beside it; none where it is a single token."""
+    turns = _by_load(results, ARM[role])[1]
+    opening = statistics.median(p50(turn) - _decoding(turn, role) for turn in turns)
+    if schedule.prompt < 2 or opening <= 0:
+        return {}
+    return {"prompt": {"tokens": schedule.prompt, "seconds": _seconds(1e3 * opening)}}
 
 
 def _step(turn: Turn, role: Role, prompts: float) -> float:
