@@ -107,6 +107,34 @@ def test_a_calibration_does_not_go_on_with_changed_code(folder, monkeypatch, cha
     assert f"code.{name}:" in again.stderr
 
 
+def test_points_of_a_scorer_that_has_changed_since_are_refused(folder, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(folder)
+    (folder / "scores_since.py").write_text(OWN)
+    scorers = {"own": {"kind": "callable", "function": "scores_since:score"}}
+    (folder / "pair.yaml").write_text(yaml.safe_dump({**PAIR, "scorers": scorers}))
+    args = ["calibrate", "thresholds", "--pair", "pair.yaml", "--shares", "0.5", "--task", "calibration.jsonl"]
+    args += [
+        "--questions",
+        "2",
+        "--evaluations",
+        "1",
+        "--router",
+        "rsd",
+        "--knob",
+        "scorer=own",
+        "--out",
+        "points.json",
+    ]
+    assert (done := CliRunner().invoke(app, args)).exit_code == 0, done.output
+    arm = {"router": "rsd", "knobs": {"scorer": "own"}, "points": "points.json", "at": {"share": 0.5}}
+    assert compare(folder, routers=["target", arm], limit=1) == 0
+    (folder / "scores_since.py").write_text(OWN.replace("0.5", "0.25"))
+    capsys.readouterr()
+    assert compare(folder, routers=["target", arm], limit=1) == 2
+    said = capsys.readouterr().err
+    assert "points.json: scorers: 'scores_since:score' has changed since they were calibrated (scorers' code)" in said
+
+
 OWN = """
 from dataclasses import dataclass, field
 from typing import ClassVar

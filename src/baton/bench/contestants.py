@@ -92,13 +92,14 @@ def operating_points(recipe: Recipe, arms: Iterable[RouterConfig], questions: Se
         if operating is None:
             continue
         points, asked = operating
-        point = points.point(asked)
+        point, scorers = points.point(asked), points.scorers.keys() & config.pair.scorers.keys()
         try:
             if arm.vary is not None and arm.vary != points.knob:
                 raise ValueError(f"they are of knob {points.knob!r}, not {arm.vary!r}; calibrate that one")
             check_fit(
                 points, arm.router, environment.pair_identity(config.pair, recipe.pair_base),
                 {name: s.model_dump(mode="json") for name, s in config.pair.scorers.items()},
+                environment.scorers_identity(config.pair, recipe.pair_base, scorers),
                 generation_settings(recipe_options(config)), config.task.name, config.split,
                 [tasks.digest(q.question) for q in questions],
                 config.latency.concurrency if config.latency and asked.measure in LATENCIES else None,

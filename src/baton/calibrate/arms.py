@@ -91,7 +91,7 @@ async def points_of(
         on.pair, make, wanted.knob, wanted.asked, on.questions, on.options, folder, settings, progress, labelled
     )
     found = replace(
-        found, router=wanted.router, knobs=dict(wanted.knobs), task=on.task, split=on.split,
+        found, router=wanted.router, knobs=dict(wanted.knobs), task=on.task, split=on.split, scoring=scoring,
         speculation=speculation_settings(wanted.speculating),
         labelled=sorted({digest(label.question_text) for label in on.labels}) if by_harm else [], **about,
     )  # fmt: skip

@@ -130,6 +130,8 @@ class Points:
     """The models."""
     scorers: dict[str, Any] = field(default_factory=dict)
     """The pair's scorers that the router uses."""
+    scoring: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Their weights and code (`environment.scorers_identity`); none in files from before these were kept."""
     task: str = ""
     split: str = ""
     questions: list[str] = field(default_factory=list)
@@ -228,6 +230,7 @@ def check_fit(
     router: str,
     pair: Mapping[str, Any],
     scorers: Mapping[str, Any],
+    scoring: Mapping[str, Mapping[str, Any]],
     generation: Mapping[str, Any],
     task: str,
     split: str,
@@ -237,10 +240,10 @@ def check_fit(
 ) -> None:
     """Refuses points that say nothing about what is to be run, or were chosen on its own questions.
 
-    `pair` and `generation` are as `environment.pair_identity` and `generation_settings` give them, `scorers` the
-    pair's by name; `questions` are digests. `timed` is how many answers at once the point's latency is to hold for,
-    None for a point of another measure; `speculation` (`speculation_settings`) what the arm's models do, None for a
-    point of what speculation does not change: shares.
+    `pair`, `scoring` and `generation` are as `environment.pair_identity`, `environment.scorers_identity` and
+    `generation_settings` give them, `scorers` the pair's by name; `questions` are digests. `timed` is how many answers
+    at once the point's latency is to hold for, None for a point of another measure; `speculation`
+    (`speculation_settings`) what the arm's models do, None for a point of what speculation does not change: shares.
 
     Raises:
         ValueError: another router, pair, scorer or way of generating, or calibrated on the split under test.
@@ -256,6 +259,11 @@ def check_fit(
     for name, scorer in points.scorers.items():
         if scorers.get(name) != scorer:
             raise ValueError(f"the pair's scorer {name!r} was {scorer!r}; {remedy}")
+    for what, digests in scoring.items():
+        for name, digest in digests.items():
+            then = points.scoring.get(what, {}).get(name)
+            if then is not None and digest is not None and then != digest:
+                raise ValueError(f"scorers: {name!r} has changed since they were calibrated ({what}); {remedy}")
     for name, value in generation.items():
         if name != "seed" and points.generation.get(name) != value:
             raise ValueError(f"{name} was {points.generation.get(name)!r}, here {value!r}; {remedy}")
