@@ -13,6 +13,7 @@ from pathlib import Path
 from baton.config import ModelConfig, PairConfig, located
 from baton.engines import engine_class
 from baton.engines.base import Engine, LoadError, Speculation
+from baton.fingerprint import of_weights
 from baton.flops import Architecture
 from baton.scorers import scorer_class
 from baton.scorers.base import Scorer
@@ -181,8 +182,9 @@ def load_engine(model: ModelConfig, base: Path) -> Engine:
             f"{model.engine!r} needs a library that is not installed ({error}); pip install 'batonlm[{model.engine}]'",
             "engine",
         ) from error
-    return engine.load(
-        located(model.model, base),
+    path = located(model.model, base)
+    loaded = engine.load(
+        path,
         device=model.device,
         dtype=model.dtype,
         cache_bytes=model.cache_mb << 20,
@@ -193,6 +195,9 @@ def load_engine(model: ModelConfig, base: Path) -> Engine:
         speculative=located_speculation(model.speculative, base),
         **own,
     )
+    if model.server is None:
+        loaded.weights = of_weights(path)
+    return loaded
 
 
 def located_speculation(asked: Speculation | None, base: Path) -> Speculation | None:

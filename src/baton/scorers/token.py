@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from baton.boundary import Seen
 from baton.engines.base import Engine, LoadError
 from baton.scorers.base import TokenReader
-from baton.scorers.heads import Head
+from baton.scorers.heads import Head, check_weights
 from baton.trace import Role
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ class TokenAbout:
     threshold: float
     """Found on the held-out questions, as `chosen` says."""
     chosen: str
+    weights: str | None = None
+    """Digest of that checkpoint's weights (`fingerprint.of_weights`); None of one from the hub."""
 
     @property
     def numbers(self) -> int:
@@ -165,6 +167,7 @@ class Token(TokenReader):
                 f"{config.model}: the head reads {about.model}, and the {about.role} has another vocabulary; train one "
                 "on this pair"
             )
+        check_weights(config.model, about.model, about.weights, about.role, engine)
         head, about = TokenHead.load(folder, engine.embeddings() if about.embedding else None)
         return cls(name, head, about)
 

@@ -17,6 +17,7 @@ from transformers import AutoConfig, AutoModelForTokenClassification, AutoTokeni
 from baton.calibrate.work import claim
 from baton.config import located
 from baton.engines.base import LoadError
+from baton.fingerprint import of_weights
 from baton.records import numbers_or_null, write_json
 from baton.scorers.checkpoint import Checkpoint
 from baton.scorers.resident import About, ResidentHead
@@ -232,7 +233,10 @@ class Job:
             vocabulary = Vocabulary.from_tokenizer(self.tokenizer).fingerprint
             width, hidden = head.first.in_features, head.first.out_features
             name = self.model.model_name_or_path or f"nano:{self.asked.role}"
-            head.save(folder, About(self.asked.role, name, vocabulary, width, hidden, self.asked.label))
+            head.save(
+                folder,
+                About(self.asked.role, name, vocabulary, width, hidden, self.asked.label, of_weights(self.source)),
+            )
         return folder
 
     @property

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, AutoModel
 
+from baton.fingerprint import of_weights
 from baton.scorers.resident import About, ResidentHead
 from baton.training.examples import Example
 from baton.training.trainer import StepTrainer, padded, step_labels
@@ -66,7 +67,8 @@ def check_head(field: str, about: About, role: str, source: str, tokenizer: Any)
         source: that model's checkpoint.
 
     Raises:
-        ValueError: the head was trained on another role's model, another vocabulary, or states of another width.
+        ValueError: the head was trained on another role's model, another vocabulary, states of another width, or other
+            weights.
     """
     width = int(AutoConfig.from_pretrained(source).get_text_config().hidden_size)
     fingerprint = Vocabulary.from_tokenizer(tokenizer).fingerprint
@@ -74,6 +76,10 @@ def check_head(field: str, about: About, role: str, source: str, tokenizer: Any)
         raise ValueError(
             f"{field}: the head reads states of the {about.role} {about.model} ({about.width} wide), and here are "
             f"those of the {role} {source} ({width} wide); set role and model_name_or_path as it was trained"
+        )
+    if about.weights is not None and of_weights(source) not in (about.weights, None):
+        raise ValueError(
+            f"{field}: the head reads states of {about.model}, and {source} has other weights; train it anew"
         )
 
 

@@ -21,6 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from baton.config import located
+from baton.fingerprint import of_weights
 from baton.scorers.token import FLOOR, TokenAbout, TokenHead, read_about
 from baton.training import divergence
 from baton.training.config import StepTraining, Training, check_kind
@@ -258,6 +259,7 @@ class TokenJob(Job):
             asked.role, self.model.model_name_or_path or f"nano:{asked.role}",
             Vocabulary.from_tokenizer(self.tokenizer).fingerprint, width if state else 0, top,
             0 if table is None else int(table.shape[1]), asked.hidden, asked.blocks, self.says, math.nan, "",
+            of_weights(self.source),
         )  # fmt: skip
         head = TokenHead(self.about, table, asked.dropout)
         head.standardise(torch.cat([example.numbers for example in seen[0]]))

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
+from baton.fingerprint import of_weights
 from baton.scorers.equivalence import EquivalenceHead
 from baton.scorers.resident import About
 from baton.training.config import StepTraining, Training, check_kind
@@ -97,7 +98,12 @@ class VerifierJob(Job):
             head: Any = trainer.accelerator.unwrap_model(trainer.model)
             vocabulary = Vocabulary.from_tokenizer(self.tokenizer).fingerprint
             name = self.model.model_name_or_path or f"nano:{self.asked.role}"
-            head.save(folder, About(self.asked.role, name, vocabulary, self.width, self.asked.hidden, "same"))
+            head.save(
+                folder,
+                About(
+                    self.asked.role, name, vocabulary, self.width, self.asked.hidden, "same", of_weights(self.source)
+                ),
+            )
         return folder
 
     @torch.inference_mode()
