@@ -6,7 +6,7 @@
 #   full     full graphs for steps that read                eagle3        Eagle-3 on the target, 2.4 tokens a step
 #   sync     as full, without asynchronous scheduling       plain         as vLLM comes: its own graphs, no MPS
 #   routers  as full: load-aware under load; one at a time   routers-eagle3 the same over Eagle-3
-#            the schedules of Lookahead, of RSD, of RSD with a reward model of 8B, and of hybrid
+#            the schedules of Lookahead, and of RSD and hybrid with a reward model of 8B
 #   open     8B and 0.6B shapes: what each model takes, then load-aware in open loops at 90, 70 and 50 % of the target's
 #            capacity, the shortest first
 #   served   both as servers, spoken to in text, as published loops do, and in token ids; one answer at a time
