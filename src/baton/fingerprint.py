@@ -19,6 +19,11 @@ def of_weights(path: str | Path) -> str | None:
     return _digest(folder, "*.safetensors") if any(folder.glob("*.safetensors")) else None
 
 
+def differ(one: str | None, other: str | None) -> bool:
+    """Whether two digests are of different things; what is not known is not held against anything."""
+    return one is not None and other is not None and one != other
+
+
 def _digest(folder: Path, *patterns: str) -> str:
     """Of each file it reads the size and a block at either end, so it costs nothing for large models; a training step
     changes every tensor, and so those blocks."""

@@ -113,18 +113,8 @@ def test_points_of_a_scorer_that_has_changed_since_are_refused(folder, monkeypat
     scorers = {"own": {"kind": "callable", "function": "scores_since:score"}}
     (folder / "pair.yaml").write_text(yaml.safe_dump({**PAIR, "scorers": scorers}))
     args = ["calibrate", "thresholds", "--pair", "pair.yaml", "--shares", "0.5", "--task", "calibration.jsonl"]
-    args += [
-        "--questions",
-        "2",
-        "--evaluations",
-        "1",
-        "--router",
-        "rsd",
-        "--knob",
-        "scorer=own",
-        "--out",
-        "points.json",
-    ]
+    args += ["--questions", "2", "--evaluations", "1", "--out", "points.json"]
+    args += ["--router", "rsd", "--knob", "scorer=own"]
     assert (done := CliRunner().invoke(app, args)).exit_code == 0, done.output
     arm = {"router": "rsd", "knobs": {"scorer": "own"}, "points": "points.json", "at": {"share": 0.5}}
     assert compare(folder, routers=["target", arm], limit=1) == 0

@@ -40,14 +40,6 @@ def replayer(
     return Replayer(engines, schedule or load_schedule("relaygen"))
 
 
-def out_of_step(at_once: int) -> Schedule:
-    """Answers in flight of which each began at another time. Those that begin together stay together with the target
-    alone and read their prompts in one forward, which is no cost of relaying."""
-    schedule = load_schedule("relaygen")
-    first = [parts[: 1 + n * len(parts) // at_once] for n, parts in enumerate(schedule.answers[:at_once])]
-    return Schedule(schedule.prompt, (*first, *schedule.answers[at_once:], *schedule.answers))
-
-
 def test_one_answer_is_relayed_as_the_schedule_says() -> None:
     measured = run(replayer(1).turn(1, "load-aware", 0, 40))
     relay, target = (run(replayer(1).turn(1, arm, 0, 40)) for arm in ("relay", "target"))
@@ -80,11 +72,14 @@ def test_under_load_it_finds_that_the_schedule_pays(at_once: int) -> None:
 def test_over_eagle3_it_finds_that_the_schedule_does_not_pay(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in vLLM, speculation cannot be switched off while the engine runs."""
     monkeypatch.setattr(SimulatedEngine, "speculate", lambda self, on: False)
-    file, speculative = H200.with_name("h200-eagle3-costs.yaml"), Speculation("ngram", 3)
-    made, answers = replayer(at_once, out_of_step(at_once), file=file, speculative=speculative), 8 * at_once
-    target, relay, following = (run(made.turn(at_once, arm, 0, answers)) for arm in FOLLOWING)
-    p50 = [statistics.median(turn.seconds[-answers // 2 :]) for turn in (target, relay, following)]
-    assert p50[1] > 1.01 * p50[0]
+    made = replayer(at_once, file=H200.with_name("h200-eagle3-costs.yaml"), speculative=Speculation("ngram", 3))
+    for engine in made.engines.values():
+        # Answers that begin together read their prompts together for as long as only the target writes. A relay puts
+        # them out of step; what that costs is the loop's doing, not the router's.
+        engine.model = engine.model.replaced(prompt=None)  # type: ignore[attr-defined]
+    target, relay, following = (run(made.turn(at_once, arm, 0, 8 * at_once)) for arm in FOLLOWING)
+    p50 = [statistics.median(turn.seconds) for turn in (target, relay, following)]
+    assert p50[1] > 1.02 * p50[0]
     assert p50[2] < 1.02 * p50[0]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from baton.calibrate.reliability import GUARANTEES
 from baton.config import PointConfig
+from baton.fingerprint import differ
 from baton.generation import Options
 from baton.pair import Speculating
 from baton.records import write_json
@@ -261,8 +262,7 @@ def check_fit(
             raise ValueError(f"the pair's scorer {name!r} was {scorer!r}; {remedy}")
     for what, digests in scoring.items():
         for name, digest in digests.items():
-            then = points.scoring.get(what, {}).get(name)
-            if then is not None and digest is not None and then != digest:
+            if differ(points.scoring.get(what, {}).get(name), digest):
                 raise ValueError(f"scorers: {name!r} has changed since they were calibrated ({what}); {remedy}")
     for name, value in generation.items():
         if name != "seed" and points.generation.get(name) != value:

@@ -89,15 +89,18 @@ def _compute(results: Results, schedule: Schedule, role: Role) -> float:
     """Seconds a prompt's token, of the fewest answers at once whose prompts bound a forward by arithmetic."""
     for load, turns in sorted(_by_load(results, ARM[role]).items()):
         if load * schedule.prompt >= MANY:
-            opening = statistics.median(p50(turn) - _decoding(turn, role) for turn in turns)
-            return _seconds(max(0.0, 1e3 * opening / (load * schedule.prompt)))
+            return _seconds(max(0.0, 1e3 * _opening(turns, role) / (load * schedule.prompt)))
     return 0.0
+
+
+def _opening(turns: Sequence[Turn], role: Role) -> float:
+    """Seconds to an answer's first token."""
+    return statistics.median(p50(turn) - _decoding(turn, role) for turn in turns)
 
 
 def _prompt(results: Results, schedule: Schedule, role: Role) -> dict[str, Any]:
     """What a prompt takes with nothing beside it; none where it is a single token."""
-    turns = _by_load(results, ARM[role])[1]
-    opening = statistics.median(p50(turn) - _decoding(turn, role) for turn in turns)
+    opening = _opening(_by_load(results, ARM[role])[1], role)
     if schedule.prompt < 2 or opening <= 0:
         return {}
     return {"prompt": {"tokens": schedule.prompt, "seconds": _seconds(1e3 * opening)}}

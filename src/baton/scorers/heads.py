@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from baton.engines.base import Engine, LoadError
+from baton.fingerprint import differ
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -67,7 +68,7 @@ def check_weights(named: str, model: str, weights: str | None, role: str, engine
     Raises:
         LoadError: they are others.
     """
-    if weights is not None and engine.weights not in (weights, None):
+    if differ(weights, engine.weights):
         raise LoadError(
             f"{named}: the head reads {model}, and the {role} has other weights; train one on this pair, or take "
             f"`weights` out of the head's {Head.about} if they only differ in how they are stored"

@@ -230,14 +230,14 @@ class Job:
             return export(trainer, self.source, self.tokenizer, folder, self.asked.export_dtype)
         if self.training.process_index == 0:
             head = trainer.accelerator.unwrap_model(trainer.model)
-            vocabulary = Vocabulary.from_tokenizer(self.tokenizer).fingerprint
-            width, hidden = head.first.in_features, head.first.out_features
-            name = self.model.model_name_or_path or f"nano:{self.asked.role}"
-            head.save(
-                folder,
-                About(self.asked.role, name, vocabulary, width, hidden, self.asked.label, of_weights(self.source)),
-            )
+            head.save(folder, self.about_head(head.first.in_features, head.first.out_features, self.asked.label))
         return folder
+
+    def about_head(self, width: int, hidden: int, label: str) -> About:
+        """What a head of this job reads and says."""
+        name = self.model.model_name_or_path or f"nano:{self.asked.role}"
+        vocabulary = Vocabulary.from_tokenizer(self.tokenizer).fingerprint
+        return About(self.asked.role, name, vocabulary, width, hidden, label, of_weights(self.source))
 
     @property
     def exact(self) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, AutoModel
 
-from baton.fingerprint import of_weights
+from baton.fingerprint import differ, of_weights
 from baton.scorers.resident import About, ResidentHead
 from baton.training.examples import Example
 from baton.training.trainer import StepTrainer, padded, step_labels
@@ -77,7 +77,7 @@ def check_head(field: str, about: About, role: str, source: str, tokenizer: Any)
             f"{field}: the head reads states of the {about.role} {about.model} ({about.width} wide), and here are "
             f"those of the {role} {source} ({width} wide); set role and model_name_or_path as it was trained"
         )
-    if about.weights is not None and of_weights(source) not in (about.weights, None):
+    if differ(about.weights, of_weights(source)):
         raise ValueError(
             f"{field}: the head reads states of {about.model}, and {source} has other weights; train it anew"
         )

@@ -9,9 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from baton.fingerprint import of_weights
 from baton.scorers.equivalence import EquivalenceHead
-from baton.scorers.resident import About
 from baton.training.config import StepTraining, Training, check_kind
 from baton.training.examples import Example, Examples, Rules, Step, read_labels
 from baton.training.prm import Job, limit_of, load_tokenizer
@@ -96,14 +94,7 @@ class VerifierJob(Job):
         folder = self.out / "model"
         if self.training.process_index == 0:
             head: Any = trainer.accelerator.unwrap_model(trainer.model)
-            vocabulary = Vocabulary.from_tokenizer(self.tokenizer).fingerprint
-            name = self.model.model_name_or_path or f"nano:{self.asked.role}"
-            head.save(
-                folder,
-                About(
-                    self.asked.role, name, vocabulary, self.width, self.asked.hidden, "same", of_weights(self.source)
-                ),
-            )
+            head.save(folder, self.about_head(self.width, self.asked.hidden, "same"))
         return folder
 
     @torch.inference_mode()
